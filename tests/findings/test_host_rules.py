@@ -207,7 +207,10 @@ def test_slow_launches_matter_where_each_is_waited_for(latency_ns: int, *, is_to
     rows = launched(*works)
     calls = [{**one, "name": "cudaLaunchKernel", "dur_ns": 800} for one in rows["calls"]]
     analysis = analyzed({**rows, "calls": [*calls, *waits]})
-    assert bool(of_rule(analysis, "launch-latency")) == is_told
+    (wait,) = of_rule(analysis, "sync-call")  # without the wait, the host would be ahead
+    assert not of_rule(analysis, "launch-latency")
+    assert ("Then nothing is queued: for another 37.2 %" in wait.sentence) == is_told
+    assert wait.gain is not None and (wait.gain.high_ns > 10_000 * 60) == is_told
 
 
 def test_launches_after_a_wait_are_told_to_be_queued_before_it() -> None:
@@ -237,7 +240,8 @@ def test_small_copies_of_which_each_is_waited_for_are_to_be_joined(
         {"name": "cudaStreamSynchronize", "start_ns": at - 14_000, "dur_ns": 17_000}
         for at in begins
     ]
-    (found,) = of_rule(analyzed({**rows, "calls": [*calls, *waits]}, "nsys"), "launch-latency")
+    analysis = analyzed({**rows, "calls": [*calls, *waits]}, "nsys")
+    (found,) = of_rule(analysis, "launch-latency" if is_told else "sync-call")
     assert (
         "before copies of at most 4.10 kB, each of which is waited for" in found.remedy
     ) == is_told

@@ -91,6 +91,7 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         rule = rule_of_idle(culprit.kind, culprit.label, *culprit.evidence)
         culprits_by_rule[idle_facts.CPU_OPERATORS if is_of_cpu else rule].append(culprit)
     trace, has_wait, others_ns, latency = case.prepared.trace, False, 0, list[tuple[int, Cause]]()
+    found = dict[str, Cause]()
     least_ns = limit(case, "idle-cause", "least_share") * case.total.components.window_ns
     leads: tuple[str, ...] = launching.LAUNCHING
     if _launches_unrecorded(case, culprits_by_rule.get(launching.UNRECORDED, [])):
@@ -120,14 +121,29 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         if rule == "host-code":
             idle_cause = _unless_once(case, idle_cause, idle)
         whole = len(parts) == 1
-        yield idle_cause if whole else launching.of_parts(case, idle_cause, parts, _filled)
+        of_all = idle_cause if whole else launching.of_parts(case, idle_cause, parts, _filled)
+        found[rule] = of_all
     for idle_ns, late in latency:
-        if 2 * others_ns < idle_ns or not launching.at_floor(case):
-            is_much = late.share >= limit(case, launching.LATENCY, "much")
-            kernels_are_short = is_much and launching.are_short(case)
-            yield launching.of_short_kernels(case, late) if kernels_are_short else late
+        told = _of_latency(case, late, found, has_others=2 * others_ns >= idle_ns)
+        found |= {one.rule: one for one in told}
+    yield from found.values()
     if not has_wait:
         yield from host_waits(case)
+
+
+def _of_latency(
+    case: Case, late: Cause, found: Mapping[str, Cause], *, has_others: bool
+) -> Iterator[Cause]:
+    """Yield the cause of launch latency, unless others keep the host from being ahead.
+
+    If that is one of the waits `found`, it has the latency as well.
+    """
+    if (wait := launching.drained_by(case, late, found)) is not None:
+        yield wait
+    elif not has_others or not launching.at_floor(case):
+        is_much = late.share >= limit(case, launching.LATENCY, "much")
+        kernels_are_short = is_much and launching.are_short(case)
+        yield launching.of_short_kernels(case, late) if kernels_are_short else late
 
 
 def _launches_unrecorded(case: Case, culprits: Sequence[Culprit]) -> bool:

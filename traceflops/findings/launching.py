@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ UNRECORDED: Final = "host-unrecorded"
 """The rule of untraced time, which may be that of a framework between its launches."""
 TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
 """Optimizers with an option `fused`, and code that all optimizers share."""
+_DRAINED: Final = f"{LATENCY}.remedy.drained"  # the advice to wait less often
 _MOSTLY: Final = 0.75  # idle time is one of short gaps if so much of it is in them
 _MOST_PLACES: Final = 5  # places named in one sentence where the GPU waits for launches
 _OFTEN: Final = 4  # the host waits often if it waits once in so many launches
@@ -73,6 +75,24 @@ def of_short_kernels(case: Case, late: Cause) -> Cause:
             0, round(late.share * case.total.components.window_ns) // case.windows_used, None
         ),
     )
+
+
+def drained_by(case: Case, late: Cause, waits: Mapping[str, Cause]) -> Cause | None:
+    """Return the wait that keeps the host from being ahead, with launch latency `late` after it.
+
+    Without the wait the host would launch while the GPU works, so both are one cause. None if the
+    remedy of `late` is another. `waits` are by rule.
+    """
+    is_drained = late.advice is not None and late.advice.code == _DRAINED
+    if not is_drained or "openacc" in case.program:
+        return None
+    longest = max(case.synchronisations, key=attrgetter("idle_after_ns"))
+    wait = waits.get("blocking-copy" if "Memcpy" in longest.call else "sync-call")
+    if wait is None:
+        return None
+    after = fact(f"{LATENCY}.after-wait", share=late.share)
+    share, joins = wait.share + late.share, frozenset({wait.rule, LATENCY})
+    return replace(wait, share=share, details=(after, *wait.details), joins=joins)
 
 
 def is_between_launches(case: Case, idle: IdleClass) -> bool:
