@@ -61,7 +61,7 @@ _EXPERTS: Final = re.compile(
 )
 """Kernels that multiply by the weights of experts: of TensorRT-LLM, vLLM, AITER and others."""
 _OF_EXPERTS, _MOST_NAMES = "experts", 2
-_NEARLY_ALL, _FEW_LAUNCHES = 0.9, 0.25
+_NEARLY_ALL, _FEW_LAUNCHES = 0.9, 0.5
 """So few launches that take so much of a kernel's time are told: the mean says little of them."""
 _REGISTERS: Final = "registers_per_thread"
 _MOST_REGISTERS: Final = 256
@@ -195,7 +195,7 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
 def _longest(trace: Trace, variants: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
     """Return how few launches of a single kernel take nearly all of its time, and their share.
 
-    Nothing if these are more than a quarter, or if the launches of the trace are not those of the
+    Nothing if these are more than half, or if the launches of the trace are not those of the
     chosen windows.
     """
     own = {row["name"] for row in variants}
