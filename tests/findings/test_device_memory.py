@@ -143,6 +143,27 @@ def test_a_way_that_is_far_slower_than_the_other_is_pinned(back_ns: int, is_slow
     assert found.gain.high_ns == (70 * MS if is_slow else 30 * MS)
 
 
+@pytest.mark.parametrize(("size", "is_told"), [(4_096, True), (400_000, False)])
+def test_launches_of_copies_that_are_to_be_joined_are_part_of_their_cost(
+    size: int, *, is_told: bool
+) -> None:
+    """Copies of 4 us that begin 6 us after their calls, and after each a kernel of 5 us."""
+    copy = "Memcpy HtoD (Pinned -> Device)"
+    at_us = range(10, 4_010, 20)
+    works = [(copy, us - 6, us, 4) for us in at_us] + [("k", us + 1, us + 5, 5) for us in at_us]
+    rows = launched(*((name, *(1_000 * us for us in times)) for name, *times in works))
+    for one, call in zip(rows["activities"], rows["calls"], strict=True):
+        is_copy = {"kind": "memcpy", "direction": "HtoD", "bytes": size}
+        one |= is_copy if one["name"] == copy else {}
+        call["name"] = "cudaMemcpyAsync" if one["name"] == copy else "cudaLaunchKernel"
+        call["dur_ns"] = 1_000
+    trace = trace_of(**rows)
+    trace = replace(trace, source=replace(trace.source, format="nsys"))
+    (found,) = of_rule(tf.analyze(trace), "host-copies")
+    assert ("is idle for another 29.9 % until launched copies begin" in found.sentence) == is_told
+    assert found.gain is not None and (found.gain.high_ns > 800_000) == is_told
+
+
 @pytest.mark.parametrize(
     ("rate", "each_ns", "is_slow"),
     [(6, 11 * MS, True), (25, 11 * MS, False), (15, 11 * MS, True), (15, 5 * MS, False)],

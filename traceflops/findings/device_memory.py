@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceflops.attribution.host_calls import MemoryOperation, memory_operations
 from traceflops.attribution.host_events import has_fact
@@ -28,6 +29,7 @@ from traceflops.table.columns import (
     thread_columns,
 )
 from traceflops.table.grouping import joint_codes, ranked
+from traceflops.table.patterns import ASYNC_COPY
 from traceflops.table.trace import Trace
 from traceflops.timeline.host_work import lacks_copies
 from traceflops.timeline.intervals import Intervals
@@ -42,6 +44,7 @@ _ALLOCATED: Final = re.compile(r"aten::empty(_strided)?$")
 """The operators that allocate: all others call one of these."""
 _ASKED: Final = re.compile(r"(cuda|hip)Malloc(Async)?(_v\d+)?$|(cu|hip)MemAlloc(Async)?(_v2)?$")
 _FREED: Final = re.compile(r"(cuda|hip|cuMem)Free(Async)?(_v\d+)?$")
+_JOIN: Final = "host-copies.remedy.join"
 _LOADER, _PIN = "DataLoader", "pin_memory=True"
 _MANY: Final = 10  # so many operators that allocate tell whether the cache of memory is used
 LAUNCHING_CLASSES: Final = ("other_calls", "eager_overhead", "optimizer_loop", "launch_latency")
@@ -55,7 +58,24 @@ def host_copies(case: Case) -> Iterator[Cause]:
     is_copy = copy_sizes.between_host_and_device(case.prepared.trace)
     alone_ns, others_ns = times_alone_ns(case.prepared, is_copy)
     if share_of_window(case, alone_ns) >= limit(case, "host-copies", "least_share"):
-        yield copy_sizes.blamed_on_mpi(_copies_alone(case, alone_ns, others_ns), case)
+        copies = _with_launches(case, _copies_alone(case, alone_ns, others_ns))
+        yield copy_sizes.blamed_on_mpi(copies, case)
+
+
+def _with_launches(case: Case, copies: Cause) -> Cause:
+    """Return the cause of copies that are to be joined with the idle time of launching them."""
+    late_ns = sum(
+        own.idle_ns
+        for own in case.idle.culprits
+        if own.kind == "launch_latency" and ASYNC_COPY.match(own.label)
+    )
+    are_joined = copies.advice is not None and copies.advice.code == _JOIN
+    late = share_of_window(case, late_ns)
+    if not are_joined or copies.gain is None or late < limit(case, "host-copies", "least_share"):
+        return copies
+    gain = replace(copies.gain, high_ns=copies.gain.high_ns + late_ns // case.windows_used)
+    details = (fact("host-copies.launches", share=late), *copies.details)
+    return replace(copies, share=copies.share + late, gain=gain, details=details)
 
 
 def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
