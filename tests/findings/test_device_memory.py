@@ -149,9 +149,9 @@ def test_launches_of_copies_that_are_to_be_joined_are_part_of_their_cost(
 ) -> None:
     """Copies of 4 us that begin 6 us after their calls, and after each a kernel of 5 us."""
     copy = "Memcpy HtoD (Pinned -> Device)"
-    at_us = range(10, 4_010, 20)
-    works = [(copy, us - 6, us, 4) for us in at_us] + [("k", us + 1, us + 5, 5) for us in at_us]
-    rows = launched(*((name, *(1_000 * us for us in times)) for name, *times in works))
+    at_ns = range(10_000, 4_010_000, 20_000)
+    works = [(copy, ns - 6_000, ns, 4_000) for ns in at_ns]
+    rows = launched(*works, *(("k", ns + 1_000, ns + 5_000, 5_000) for ns in at_ns))
     for one, call in zip(rows["activities"], rows["calls"], strict=True):
         is_copy = {"kind": "memcpy", "direction": "HtoD", "bytes": size}
         one |= is_copy if one["name"] == copy else {}
