@@ -237,6 +237,34 @@ def test_operators_that_only_gpus_run_tell_that_the_gpu_is_not_recorded(name: st
     assert tf.analyze(cut).only_launches
 
 
+@pytest.mark.parametrize(
+    ("alone", "again", "is_told"),
+    [("zeros", 10, True), ("nonzero", 10, False), ("zeros", 2_000, False)],
+)
+def test_first_calls_that_only_launch_set_up_the_gpu(
+    alone: str, again: int, *, is_told: bool
+) -> None:
+    """Two of 2 s each, one of them the only one of its name; `nonzero` waits for the GPU.
+
+    Convolutions of other sizes follow: a first call tells nothing of how long a launch takes.
+    """
+    later = (("aten::cudnn_convolution", 4_000 + n * again, again) for n in range(5))
+    calls = ops((f"aten::{alone}", 0, 2_000), ("aten::cudnn_convolution", 2_000, 2_000), *later)
+    works = [
+        {**row, "start_ns": 10**6 * row["start_ns"], "dur_ns": 10**6 * row["dur_ns"]}
+        | {"input_dims": f"[[{number}, 9]]"}
+        for number, row in enumerate(calls)
+    ]
+    said = analysis(ops=works).verdict.sentence
+    told = (
+        "wait for it. First calls of operators, mostly aten::zeros, aten::cudnn_convolution, take "
+        "3.98 s (98.3 % of the time): they set up the GPU (context, libraries). Record after a "
+        "warm-up."
+    )
+    assert said.endswith(told) == is_told
+    assert ("computes on the CPU" in said) == (again == 2_000)
+
+
 @pytest.mark.parametrize(("on_gpu", "is_told"), [(512, True), (64, False)])
 def test_operators_that_allocate_on_a_gpu_launch_its_work(on_gpu: int, is_told: bool) -> None:
     changes = (("host", 256), ("device", on_gpu), ("device", -on_gpu), ("host", -256))
