@@ -391,8 +391,12 @@ def test_products_of_two_kinds_are_large_together_and_have_one_remedy() -> None:
     """Convolutions take 40 % of the time, GEMMs 30 %, each less than half."""
     work = [("aten::mkldnn_convolution", at, 20) for at in (0, 20)]
     work += [*(("aten::mm", at, 15) for at in (40, 55)), ("aten::sort", 70, 30)]
-    said = analysis(ops=ops(*((name, at * 10**6, dur * 10**6) for name, at, dur in work)))
-    assert said.verdict.sentence.count("torch.set_num_threads") == 1
+    made = ops(*((name, at * 10**6, dur * 10**6) for name, at, dur in work))
+    assert analysis(ops=made).verdict.sentence.count("torch.set_num_threads") == 1
+    whole = trace_of(devices=[], ops=made)
+    listed = replace(whole, source=replace(whole.source, facts={"gpus_listed": "1"}))
+    said = tf.analyze(listed).verdict.sentence
+    assert said.count("The profiler lists a GPU: ") == 1 > said.count("torch.set_num_threads")
 
 
 def test_without_a_wait_after_the_last_launch_nobody_knows_how_far_the_gpu_was() -> None:
