@@ -81,6 +81,12 @@ _NO_GPU: Final = (
     "the output of the run, or record with nsys profile"
 )
 
+_PERF_TEXT: Final = (
+    rb"(?:#[^\n]{0,4000}\n){0,60}\s*[^\s#][^\n]{0,40}?\s{1,9}\d{1,9}(?:/\d{1,9})?\s{1,9}"
+    rb"(?:\[\d{1,5}\]\s{1,9})?\d{1,12}\.\d{6,9}:\s{1,9}(?:\d{1,15}\s{1,9})?[\w./:-]{1,60}:\s"
+)
+"""A sample: program, process or thread, CPU, seconds, period, event; comments may come first."""
+
 LFS_POINTER: Final = OtherFile(
     "a git-lfs pointer, not the file itself",
     "run git lfs pull and try again",
@@ -170,7 +176,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
     ),
     _CPU_TOOL("a picture", begins=rb"\x89PNG|\xff\xd8\xff|GIF8"),
     _CPU_TOOL(
-        "stacks and their counts (py-spy --format raw, or folded stacks of perf)",
+        "stacks and their counts (export_stacks of PyTorch, py-spy --format raw, folded by perf)",
         begins=rb"[^\n;,{}\[\]\"<]{1,300};[^\n,\"]{1,4000} \d{1,12}\r?\n",
     ),
     _CPU_TOOL(
@@ -181,6 +187,7 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         "statistics of Python's cProfile, without GPU work", begins=rb"[\x7b\xfb][\x29\xa9]\x03"
     ),
     _CPU_TOOL("a recording of Linux perf, without GPU work", begins=rb"PERFILE2|PERFFILE"),
+    _CPU_TOOL("samples of Linux perf as text (perf script), without GPU work", begins=_PERF_TEXT),
     _CPU_TOOL("a memray recording, without GPU work", begins=rb"memray\0"),
     _CPU_TOOL("a pprof profile, without GPU work", begins=rb"\n\x04\x08[\0-\x7f]\x10"),
     OtherFile(

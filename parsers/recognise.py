@@ -60,8 +60,7 @@ def _reader(database: Database) -> Callable[[Database], Sequence[Trace]]:
         from traceflops.parsers.rocprof.rocpd_read import read_rocpd as read
     elif tables >= {"compute_workload", "compute_metric_definition"}:
         raise NotATrace(
-            f"{_path(database)} is a rocprof-compute analysis database: it holds metrics, not "
-            "measurements",
+            f"{_path(database)} is a rocprof-compute analysis database, which is not read",
             "give the workload folder (pmc_perf.csv and sysinfo.csv), or record a timeline with "
             "rocprofv3 --kernel-trace --output-format rocpd",
         )

@@ -237,6 +237,34 @@ def test_operators_that_only_gpus_run_tell_that_the_gpu_is_not_recorded(name: st
     assert tf.analyze(cut).only_launches
 
 
+@pytest.mark.parametrize(
+    ("alone", "again", "is_told"),
+    [("zeros", 10, True), ("nonzero", 10, False), ("zeros", 2_000, False)],
+)
+def test_first_calls_that_only_launch_set_up_the_gpu(
+    alone: str, again: int, *, is_told: bool
+) -> None:
+    """Two of 2 s each, one of them the only one of its name; `nonzero` waits for the GPU.
+
+    Convolutions of other sizes follow: a first call tells nothing of how long a launch takes.
+    """
+    later = (("aten::cudnn_convolution", 4_000 + n * again, again) for n in range(5))
+    calls = ops((f"aten::{alone}", 0, 2_000), ("aten::cudnn_convolution", 2_000, 2_000), *later)
+    works = [
+        {**row, "start_ns": 10**6 * row["start_ns"], "dur_ns": 10**6 * row["dur_ns"]}
+        | {"input_dims": f"[[{number}, 9]]"}
+        for number, row in enumerate(calls)
+    ]
+    said = analysis(ops=works).verdict.sentence
+    told = (
+        "wait for it. First calls of operators, mostly aten::zeros, aten::cudnn_convolution, take "
+        "3.98 s (98.3 % of the time): they set up the GPU (context, libraries). Record after a "
+        "warm-up."
+    )
+    assert said.endswith(told) == is_told
+    assert ("computes on the CPU" in said) == (again == 2_000)
+
+
 @pytest.mark.parametrize(("on_gpu", "is_told"), [(512, True), (64, False)])
 def test_operators_that_allocate_on_a_gpu_launch_its_work(on_gpu: int, is_told: bool) -> None:
     changes = (("host", 256), ("device", on_gpu), ("device", -on_gpu), ("host", -256))
@@ -363,8 +391,12 @@ def test_products_of_two_kinds_are_large_together_and_have_one_remedy() -> None:
     """Convolutions take 40 % of the time, GEMMs 30 %, each less than half."""
     work = [("aten::mkldnn_convolution", at, 20) for at in (0, 20)]
     work += [*(("aten::mm", at, 15) for at in (40, 55)), ("aten::sort", 70, 30)]
-    said = analysis(ops=ops(*((name, at * 10**6, dur * 10**6) for name, at, dur in work)))
-    assert said.verdict.sentence.count("torch.set_num_threads") == 1
+    made = ops(*((name, at * 10**6, dur * 10**6) for name, at, dur in work))
+    assert analysis(ops=made).verdict.sentence.count("torch.set_num_threads") == 1
+    whole = trace_of(devices=[], ops=made)
+    listed = replace(whole, source=replace(whole.source, facts={"gpus_listed": "1"}))
+    said = tf.analyze(listed).verdict.sentence
+    assert said.count("The profiler lists a GPU: ") == 1 > said.count("torch.set_num_threads")
 
 
 def test_without_a_wait_after_the_last_launch_nobody_knows_how_far_the_gpu_was() -> None:

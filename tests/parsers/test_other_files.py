@@ -71,6 +71,12 @@ FILES: dict[str, tuple[object, str]] = {
     "flame graph with a type": ('<?xml version="1.0"?><!DOCTYPE svg PUBLIC "x"><svg>', "picture"),
     "screenshot": (b"\x89PNG\r\n\x1a\n" + bytes(96), "a picture"),
     "folded stacks": ("train (a.py:3);forward (b.py:9);mm 17\ntrain (a.py:3) 2\n", "their counts"),
+    "stacks of PyTorch": ("a.py(1): f;b.py(2): _forward 5\na.py(1): f 2\n", "export_stacks"),
+    "perf script": (
+        "# captured on: x\n#\ntrain     9 198.478194:    1001001 cpu-clock: \n\t63c f\n",
+        "perf script",
+    ),
+    "perf script of a CPU": ("a b 12/13 [002] 198.478194: cycles:ppp:  63c f (x)\n", "perf script"),
     "stack dump": ("Thread 0x00007f3e4ca64b80 (most recent call first):\n  File\n", "the stacks"),
     "py-spy dump": ("Process 1234: python train.py\nPython v3.11\n", "the stacks"),
     "perf": (b"PERFILE2" + bytes(96), "Linux perf"),

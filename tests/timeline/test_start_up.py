@@ -414,16 +414,28 @@ def test_without_start_up_a_run_is_shorter_by_it() -> None:
     assert asked.before_ns - asked.most_ns >= 0.9 * analysis.components.start_up_ns
 
 
-@pytest.mark.parametrize(("later_us", "is_told"), [(50, True), (2_000, False)])
-def test_the_first_operator_of_a_name_starts_up(later_us: int, *, is_told: bool) -> None:
-    """It takes 5 ms and launches at its end; the GPU is idle meanwhile, and has run before."""
+@pytest.mark.parametrize(
+    ("later_us", "setting_up_us", "is_told"),
+    [(50, 0, True), (50, 4_000, True), (2_000, 0, False)],
+)
+def test_the_first_operator_of_a_name_starts_up(
+    later_us: int, setting_up_us: int, *, is_told: bool
+) -> None:
+    """It takes 5 ms and launches at its end; the GPU is idle meanwhile, and has run before.
+
+    A call in it may be known to set up already: the rest of the operator still does.
+    """
     works, ops, at = [("k", 0, US, 10 * US)], [], 100 * US
+    inner = {"name": "cudaMalloc", "start_ns": at + MS // 2, "correlation": 99}
     for number in range(4):
         dur = (later_us if number else 5_000) * US
         ops.append({"name": "aten::linear", "start_ns": at, "dur_ns": dur})
         works.append(("k", at + dur - 5 * US, at + dur, 10 * US))
         at += dur + 20 * US
-    analysis = analyze(trace_of(**launched(*works), ops=ops))
+    made = launched(*works)
+    if setting_up_us:
+        made["calls"].append({**inner, "dur_ns": setting_up_us * US})
+    analysis = analyze(trace_of(**made, ops=ops))
     told = (5_000 - later_us - 5) * US if is_told else 0
     assert analysis.components.start_up_ns == pytest.approx(told, abs=10 * US)
 

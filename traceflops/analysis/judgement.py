@@ -30,6 +30,7 @@ from traceflops.findings.losses import Loss, all_losses, drawn, loss_findings
 from traceflops.findings.main_kernel import MAIN_KERNEL, Kernels, main_kernel_findings
 from traceflops.findings.many_operators import (
     first_calls,
+    gpu_set_up,
     held_up_ns,
     little_on_cpu,
     many_operators,
@@ -304,6 +305,8 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         leads = (*leads, *small)
     elif len(devices) == 1:
         window_ns = total.components.window_ns
+        if used_gpu and (set_up := gpu_set_up(facts.trace, window_ns)):
+            return OnCpu(set_up, gpu)
         little = () if used_gpu else little_on_cpu(facts.trace, window_ns)
         loading = facts.ranges["data_input"].by_thread if facts.ranges else {}
         many = many_operators(facts.trace, operators, window_ns, basis, loading, is_gpu=used_gpu)

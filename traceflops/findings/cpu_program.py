@@ -15,6 +15,7 @@ from traceflops.findings.finding import short_name
 from traceflops.findings.many_operators import op_of
 from traceflops.findings.unrecorded_gpu import GPU_FREES
 from traceflops.ranks.collectives import elements_of
+from traceflops.remedies import GPUS_LISTED
 from traceflops.table.columns import (
     ABSENT,
     BoolArray,
@@ -78,6 +79,7 @@ def cpu_facts(prepared: Prepared) -> frozenset[str]:
     emptied  most time of calls that free memory of a GPU is in no operator
 
     frames   Python functions are recorded
+    listed   the profiler lists a GPU of the machine
 
     Further facts are of communication (`_of_exchanges`) and of most work of a kind (`_of_work`).
     """
@@ -90,6 +92,7 @@ def cpu_facts(prepared: Prepared) -> frozenset[str]:
         "copied": _are_copied(prepared),
         "emptied": 2 * dur_ns[is_alone].sum() > dur_ns.sum(),
         "frames": is_one_of(prepared.trace.marks["kind"], "python").any(),
+        "listed": prepared.trace.source.facts.get(GPUS_LISTED, "0") != "0",
     }
     told = {name for name, is_so in holds.items() if is_so}
     return frozenset(told | _of_exchanges(prepared) | _of_work(prepared))

@@ -49,6 +49,7 @@ _LOSS: Final = re.compile(
 _SURE_LOSS: Final = re.compile("cross_entropy|nll_loss")
 _IN_PLACE: Final = re.compile(r"aten::(?:relu|leaky_relu|elu|hardtanh)$")
 _LOADS: Final = re.compile(r": \w*(?:load|from_pretrained|from_single_file)(?:_\w*)?$")
+_FEWER_BITS: Final = 4  # scores in 8 bits, as masks are, beside scores in 32
 _INNER: Final = 2  # frames that tell whether an allocation is of attention's scores
 _TAKES: Final = ("segment_alloc", "segment_map")
 _GIVES: Final = ("segment_free", "segment_unmap")
@@ -206,13 +207,15 @@ def _parts_of_peak(holders: Sequence[Holder], use: MemoryUse, trace: Trace) -> I
 def _bytes_of_scores(parts: Sequence[tuple[Holder, str]]) -> int:
     """Return the bytes of attention's scores, in forward and backward passes.
 
-    Backward has no names of functions, but what is of scores is as large as they are.
+    Queries and outputs of attention are far smaller. Backward has no names of functions, but what
+    is of scores is as large as they are.
     """
     sizes = {holder.bytes / holder.blocks for holder, part in parts if part == "scores"}
+    large = {size for size in sizes if _FEWER_BITS * size >= max(sizes)}
     return sum(
         holder.bytes
         for holder, part in parts
-        if part == "scores" or (part == "backward" and holder.bytes / holder.blocks in sizes)
+        if part in ("scores", "backward") and holder.bytes / holder.blocks in large
     )
 
 

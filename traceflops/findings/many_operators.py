@@ -221,6 +221,30 @@ def first_calls(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
     return (fact("verdict.cpu-first-calls", more_ns=more_ns, share=more_ns / time_ns),)
 
 
+def gpu_set_up(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
+    """Return a statement if first calls set up a GPU without records for most of the time.
+
+    Operators only launch its work, whatever their inputs: what a first call takes beyond others of
+    its name, or beyond those of all names if it is the only one, is set-up, unless it may wait.
+    """
+    ops = trace.ops
+    own_ns = group_sums(op_of(trace), numbers(trace.activities["dur_ns"]), len(ops))
+    label, name = names(ops["name"]), codes(ops["name"])
+    order = np.lexsort((numbers(ops["start_ns"]), name))
+    first = order[differ_from_before(name[order])]
+    others = np.bincount(name, minlength=len(label))[name[first]] - 1
+    others_ns = group_sums(name, own_ns, len(label))[name[first]] - own_ns[first]
+    usual_ns = np.where(others > 0, others_ns / np.maximum(others, 1), np.median(own_ns))
+    more_ns = (own_ns[first] - usual_ns).astype(np.int64)
+    more_ns[is_one_of(ops["name"], *_WAITS, "aten::copy_")[first]] = 0
+    all_ns, time_ns = int(more_ns.sum()), max(window_ns, int(own_ns.sum()))
+    if 2 * all_ns <= time_ns:
+        return ()
+    most = [label[name[first[at]]] for at in np.argsort(-more_ns) if more_ns[at] >= all_ns / 10]
+    values = {"more_ns": all_ns, "share": all_ns / time_ns}
+    return (fact("verdict.cpu-set-up", most=tuple(map(short_name, most)), **values),)
+
+
 def held_up_ns(trace: Trace) -> dict[str, int]:
     """Return operators that something held up in one call, and the longest other one in ns.
 

@@ -49,7 +49,7 @@ _OVERLAP: Final = 1.05
 """Operators that take more than this times the busy time ran beside each other."""
 _COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
-"""Operators with so many calls of such a mean time compute: no launch or start-up takes so long."""
+"""Operators with so many calls of such a mean time compute: no launch takes so long."""
 _PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
 """A faster device is a remedy from this share of all products and mean time of a kind on."""
 _SLOW: Final = re.compile(r"aten::_?(slow|thnn)_conv")
@@ -175,9 +175,14 @@ def _unexplained(idle: IdleCulprits, window_ns: int) -> Iterator[_Part]:
 
 
 def _computed(rows: Sequence[dict[str, Any]], held_up: Mapping[str, int]) -> tuple[Fact, ...]:
-    """Return the first product that takes far too long to be a launch of work on a GPU, if any."""
+    """Return the first product that takes far too long to be a launch of work on a GPU, if any.
+
+    Its longest call is left out: it may set up the GPU.
+    """
     computing = [row for row in rows if row["top"] == "compute" and row["count"] >= _SEVERAL]
-    means = {row["name"]: row["sum_ns"] // row["count"] for row in computing}
+    means = {
+        row["name"]: (row["sum_ns"] - row["max_ns"]) // (row["count"] - 1) for row in computing
+    }
     return tuple(
         fact("verdict.cpu-computes", name=short_name(name), mean_ns=mean_ns)
         for name, mean_ns in means.items()

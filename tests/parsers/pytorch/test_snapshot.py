@@ -345,9 +345,11 @@ def allocated(at: int, gib: int, *frames: tuple[str, str]) -> dict[str, Any]:
 def test_scores_of_attention_are_known_by_their_size_in_the_backward_pass(tmp_path: Path) -> None:
     exp = ("", "at::_ops::exp::call("), ("a.py", "softmax"), ("a.py", "main")
     back = ("", "at::_ops::div::call("), ("", "torch::autograd::DivBackward0::apply(")
-    events = [allocated(1, 2, *exp), *(allocated(at, 2, *back) for at in (2, 3, 4))]
+    events = [allocated(1, 8, *exp), *(allocated(at, 8, *back) for at in (2, 3, 4))]
+    output = ("", "at::_ops::bmm::call("), ("a.py", "dot_product_attention"), ("a.py", "main")
+    events += [allocated(5, 1, *output), allocated(6, 1, *output[:1], *back[1:])]
     sentence = tf.analyze(read({"segments": [], "device_traces": [events]}, tmp_path)).verdict
-    assert "Attention stores its scores, 8 GiB" in sentence.sentence
+    assert "Attention stores its scores, 32 GiB" in sentence.sentence
 
 
 def test_a_history_with_gaps_says_so(tmp_path: Path) -> None:
