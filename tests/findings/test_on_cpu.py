@@ -216,6 +216,12 @@ def test_what_an_operator_takes_around_one_of_its_kind_is_dispatch() -> None:
     assert (found.components.compute_ns, found.components.memory_ns) == (20, 15)
 
 
+def test_an_operator_that_calls_one_of_its_kind_may_do_the_work_itself() -> None:
+    calls = [(name, at, ns) for at in (0, 110_000) for name, ns in (("cat", 100_000), ("view", 40))]
+    found = analysis(ops=ops(*((f"aten::{name}", at, ns) for name, at, ns in calls)))
+    assert found.verdict.sentence.startswith("On the CPU, aten::cat takes 95.2 % of the time.")
+
+
 def test_operators_beside_each_other_are_not_given_shares_of_the_time() -> None:
     work = [*ops(("aten::mm", 0, 100)), *ops(("aten::mm", 0, 100))]
     work[1]["thread"] = 2
