@@ -53,6 +53,15 @@ def test_a_function_that_waits_for_operators_does_not_explain_the_time_between_t
     assert f"{told} takes 51.9 %" in said(*ops, marks=marks)
 
 
+def test_xla_computes_while_it_waits_for_its_threads() -> None:
+    """Threads of XLA record only part of their work; another one waits for them."""
+    ops = [op("mm", at * MS, 5 * MS, thread=2) for at in range(0, 110, 11)]
+    wait = "ThunkExecutor::Execute (wait for completion)"
+    mark = {"name": wait, "kind": "annotation", "start_ns": 0, "dur_ns": 110 * MS, "thread": 3}
+    sentence = said(*ops, marks=[mark], by="xplane")
+    assert f"running compiled code in {wait} takes 51.9 %" in sentence
+
+
 @pytest.mark.parametrize(("kind", "told"), [("double", "float32"), ("float", "torch.set_num_th")])
 def test_products_in_float64_are_to_be_in_float32(kind: str, told: str) -> None:
     types = f'["{kind}","{kind}"]'
