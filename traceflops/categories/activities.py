@@ -27,6 +27,7 @@ _KIND_CATEGORIES = {
 _OTHER = Category("other", "other")
 _DISPATCH = Category("other", "dispatch")
 _WORKS = ("compute", "memory")
+_OPERATOR = re.compile("aten::")
 _DISPATCH_NS = 25_000
 """An operator that itself usually takes longer does work of its own beside what it calls."""
 _BY_DIRECTION = (
@@ -138,6 +139,7 @@ def _decide_wrappers(trace: Trace, decisions: _Decisions) -> None:
 
     `aten::linear` calls `aten::addmm`, so its own time is no time of a product. But `aten::cat`,
     which calls `aten::narrow`, copies: the calls of its name themselves take too long to dispatch.
+    Nodes of the backward pass and products may be long, too, because they free memory.
     """
     rows = np.flatnonzero(is_one_of(trace.activities["kind"], "op"))
     if not len(rows):
@@ -150,7 +152,9 @@ def _decide_wrappers(trace: Trace, decisions: _Decisions) -> None:
     category_of_op[op] = np.where(is_work[category], category, -1)
     is_wrapper = OpTree.of(trace.ops).repeated_below(category_of_op)
     own_ns = group_sums(op, numbers(trace.activities["dur_ns"])[rows], len(is_wrapper))
-    wrappers = np.flatnonzero(is_wrapper)
+    is_memory = np.array([*(kind.top == "memory" for kind in decisions.categories), False])
+    may_work = is_memory[category_of_op] & matching(trace.ops["name"], _OPERATOR.match)
+    wrappers = np.flatnonzero(is_wrapper & may_work)
     for _, calls in groups(codes(trace.ops["name"])[wrappers]):
         is_wrapper[wrappers[calls]] = np.median(own_ns[wrappers[calls]]) <= _DISPATCH_NS
     decisions.decide(rows[is_wrapper[op]], _DISPATCH, "wrapper")

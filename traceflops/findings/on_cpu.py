@@ -58,6 +58,9 @@ _KNOWS: Final = {
     **dict.fromkeys(("gemm", "convolution", "attention"), _PRODUCTS),
     "rng_dropout": "random",
     "copy": "copies",
+    "memset": "fills",
+    "layout": "layouts",
+    "elementwise": "elementwise",
     **dict.fromkeys(("collective", "point_to_point"), "exchanges"),
 }
 """Facts that choose a remedy, by kind of operators."""
@@ -241,9 +244,10 @@ def _of_operators(
         details += (single,) * is_single
         runs = sum(calls[kind, operator][0] for operator in times)
         is_large = are_most and all_ns >= _LARGE_NS * runs and runs > 1
-        knows = {facts_of[kind]} - {"", "" if is_large else _PRODUCTS}
+        knows = {facts_of[kind]} - {""}
         slow_ns = sum(ns for operator, ns in times.items() if _SLOW.match(operator))
-        knows |= {"slow-convolution"} if knows and 2 * slow_ns >= all_ns else set()
+        knows |= {"large"} if is_large and _PRODUCTS in knows else set()
+        knows |= {"slow-convolution"} if "large" in knows and 2 * slow_ns >= all_ns else set()
         yield _Part(share, said, frozenset(knows if usual_ns is None else ()), details)
 
 
