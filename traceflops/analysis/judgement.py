@@ -50,6 +50,7 @@ from traceflops.findings.on_cpu import (
     OnCpu,
     Ranged,
     has_long_gaps,
+    late_process,
     leading,
     ranged,
 )
@@ -284,6 +285,7 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         return OnCpu((), gpu)
     if gpu.is_queue:
         return OnCpu(reading(operators, total, basis), gpu)
+    late = late_process(devices)
     leads = leading(
         operators,
         total,
@@ -292,11 +294,12 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         basis if gpu.recorded_ns is None else fact("basis.recording"),
         kind=facts.once,
         recorded_ns=gpu.recorded_ns,
-        knows=facts.cpu,
+        knows=facts.cpu | ({"late-process"} if late else set()),
         ranges=facts.ranges,
         slow_first=slow_first_calls(facts.trace),
         held_up=held_up_ns(facts.trace),
     )
+    leads = (*leads[:1], *late, *leads[1:])
     used_gpu = gpu.lacks is not None
     small = () if used_gpu or has_long_gaps(figures.idle) else small_on_cpu(facts.trace)
     # With several processes, the sum of their times does not measure one of them.

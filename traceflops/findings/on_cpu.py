@@ -39,6 +39,7 @@ from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Account
+from traceflops.windows.records import DeviceReport
 
 ON_CPU: Final = "on-cpu"
 _MOST: Final = 2
@@ -52,6 +53,7 @@ _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """Operators with so many calls of such a mean time compute: no launch or start-up takes so long."""
 _PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
 """A faster device is a remedy from this share of all products and mean time of a kind on."""
+_FAR_MORE: Final = 3  # times as long do processes exchange that wait for a late one
 _SLOW: Final = re.compile(r"aten::_?(slow|thnn)_conv")
 """Convolutions that PyTorch computes itself, where oneDNN is missing, off or lacks the type."""
 _KNOWS: Final = {
@@ -287,6 +289,24 @@ def _outside(
         left_ns = row["sum_ns"] - sum(own.ops_ns.get(row["name"], 0) for own in held)
         if left_ns > 0 or not row["sum_ns"]:
             yield {**row, "sum_ns": left_ns}
+
+
+def late_process(devices: Sequence[DeviceReport]) -> tuple[Fact, ...]:
+    """Return a statement if all other processes wait for one, which comes late to each exchange.
+
+    Its exchanges end soon after it joins, so it has far less communication with nothing beside it.
+    """
+    accounts = [device.chosen.components for device in devices]
+    known = [
+        (own.communication_ns / own.window_ns, device.rank)
+        for own, device in zip(accounts, devices, strict=True)
+        if own.window_ns
+    ]
+    (least, rank), *others = sorted(known, key=itemgetter(0)) or [(0.0, None)]
+    if rank is None or not others or others[0][0] < max(_LARGE, _FAR_MORE * least):
+        return ()
+    mean = sum(share for share, _ in others) / len(others)
+    return (fact("verdict.cpu-late-process", rank=rank, own=least, others=mean),)
 
 
 def has_long_gaps(idle: IdleCulprits) -> bool:
