@@ -153,6 +153,15 @@ def test_an_operator_that_is_called_once_may_set_up() -> None:
     assert "set_num_threads" not in once
 
 
+def test_code_that_is_compiled_in_each_step_needs_no_warm_up() -> None:
+    timed = {**op("", 0, 8 * MS), "name": "GraphLowering.run (dynamo_timed)"}
+    name = "dynamo_data: compile_id=0/{}"
+    marks = [{"name": name.format(at + 1), "start_ns": at, "dur_ns": 1} for at in range(3)]
+    sentence = said(timed, op("mm", 9 * MS, MS), marks=marks)
+    assert "and the same code again 3 times, as for inputs of new sizes" in sentence
+    assert "warm-up" not in sentence
+
+
 @pytest.mark.parametrize(("after_ns", "is_told"), [(3 * MS, True), (30 * MS, False)])
 def test_a_recording_of_compiling_is_called_so(after_ns: int, *, is_told: bool) -> None:
     marks = [

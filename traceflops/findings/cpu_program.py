@@ -233,6 +233,8 @@ def compiling(trace: Trace) -> tuple[Fact, ...]:
         often = _compiled_often(trace, times) if tool == "xla" else None
         if often is not None:
             return (fact("verdict.cpu-compiles-often", name=often[0], count=often[1], **values),)
+        if again is not None and again >= _OFTEN:
+            return (fact("verdict.cpu-compiles-again", count=again, **values),)
         return (fact(f"verdict.cpu-compiles-{tool}", count=again, **values),)
     return ()
 
