@@ -22,6 +22,7 @@ from traceflops.findings.calls_alone import calls_alone
 from traceflops.findings.case import NO_RULES, FindingRules, program_of_trace
 from traceflops.findings.clocks import samples_verdict
 from traceflops.findings.cpu_program import compiling, cpu_facts, dispatching
+from traceflops.findings.cpu_ranges import broken_graphs, recomputed, seldom
 from traceflops.findings.finding import Finding, Verdict
 from traceflops.findings.held_memory import memory_verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
@@ -317,7 +318,8 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         once = first_calls(facts.trace, window_ns) or one_pass(facts.trace.ops, tree, window_ns)
         once = () if is_said else once
         leads = (*little, *leads, *many, *once)
-    leads = (*compiling(facts.trace), *leads, *dispatching(facts.trace, total))
+    more = (*broken_graphs(facts.trace), *recomputed(facts.trace), *seldom(facts.trace, devices))
+    leads = (*compiling(facts.trace), *leads, *more, *dispatching(facts.trace, total))
     return OnCpu(leads, gpu)
 
 
