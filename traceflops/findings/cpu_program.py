@@ -116,6 +116,7 @@ def _of_work(prepared: Prepared) -> set[str]:
     relayout      copies are made for contiguous()
     casts         copies convert data types
     slices        zeros are filled in for gradients of slices
+    one-hot       zeros are filled in for one-hot vectors
     grows         concatenations append to what earlier ones returned
     dense-tables  elementwise work is on whole tables of embeddings with few rows in use
     """
@@ -144,6 +145,7 @@ def _of_work(prepared: Prepared) -> set[str]:
         "relayout": mostly(("copy",), tree.nearest(is_one_of(ops["name"], _CONTIGUOUS)) >= 0),
         "casts": mostly(("copy",), typed(_CASTS)),
         "slices": mostly(("memset",), tree.nearest(matching(ops["name"], _SLICES.match)) >= 0),
+        "one-hot": mostly(("memset",), tree.nearest(is_one_of(ops["name"], "aten::one_hot")) >= 0),
         "grows": mostly(("layout",), joins_what_was_joined(ops)),
         "dense-tables": mostly(("elementwise",), _are_of_tables(ops)),
     }
