@@ -9,14 +9,13 @@ aten::embedding  tokens [2, 96]            [2, 97]                    ...   # co
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from math import prod
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.columns import ABSENT, BoolArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import joint_codes
 
 _CAT: Final = "aten::cat"
@@ -30,7 +29,7 @@ _SIZES, _NUMBER = re.compile(r"\[([\d, ]+)\]"), re.compile(r"\d+")
 _MATRICES: Final = ("aten::mm", "aten::bmm")
 _ATTENTION: Final = (*_MATRICES, "aten::_softmax")
 _OFTEN, _MOSTLY = 8, 0.9
-"""Inputs grow if they have so many sizes, and nearly each is larger than the one before."""
+"""Inputs grow if they have so many sizes, and nearly each is larger by as much."""
 
 
 def joins_what_was_joined(ops: pa.Table) -> BoolArray:
@@ -61,18 +60,23 @@ def _elements(sizes: str) -> int:
 
 
 def embeds_all_again(ops: pa.Table) -> bool:
-    """Return whether an embedding gets more indices from call to call, as text without a cache."""
+    """Return whether an embedding gets more indices from call to call, as text without a cache.
+
+    Each token adds as many indices; batches sorted by length are of any size.
+    """
     row = np.flatnonzero(is_one_of(ops["name"], "aten::embedding"))
     row = row[np.argsort(numbers(ops["start_ns"])[row], kind="stable")]
     dims, counts = [*names(ops["input_dims"]), ""], dict[str, list[int]]()
     for code in codes(ops["input_dims"])[row].tolist():
         if known := _TABLE.match(dims[code]):
             counts.setdefault(known[1], []).append(_elements(known[2]))
-    return any(
-        len(set(count)) >= _OFTEN
-        and sum(after > before for before, after in pairwise(count)) >= _MOSTLY * (len(count) - 1)
-        for count in counts.values()
-    )
+    return any(len(set(count)) >= _OFTEN and _is_even(np.diff(count)) for count in counts.values())
+
+
+def _is_even(steps: IntArray) -> bool:
+    """Return whether nearly all of the steps are one, which is positive."""
+    values, counts = np.unique(steps, return_counts=True)
+    return bool(counts.max() >= _MOSTLY * len(steps) and values[counts.argmax()] > 0)
 
 
 def in_attention(ops: pa.Table) -> BoolArray:
