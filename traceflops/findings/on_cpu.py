@@ -56,8 +56,13 @@ _PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
 _FAR_MORE: Final = 3  # times as long do processes exchange that wait for a late one
 _SLOW: Final = re.compile(r"aten::_?(slow|thnn)_conv")
 """Convolutions that PyTorch computes itself, where oneDNN is missing, off or lacks the type."""
-_CALLBACK: Final = re.compile(r"(pure|io|debug)_callback\b")
-"""Operations of XLA that call functions of Python."""
+_BETTER: Final = {
+    "callback": re.compile(r"(pure|io|debug)_callback\b"),
+    "packing": re.compile(r"\w+::\w+_prepack$"),
+    "sorting": re.compile(r"aten::(arg)?sort$"),
+    "unfolding": re.compile("aten::im2col"),
+}
+"""Operators that programs often can do without, and the fact that chooses the remedy."""
 _KNOWS: Final = {
     **dict.fromkeys(("gemm", "convolution", "attention"), _PRODUCTS),
     "rng_dropout": "random",
@@ -250,7 +255,7 @@ def _of_operators(
         is_large = are_most and all_ns >= _LARGE_NS * runs and runs > 1
         knows = {facts_of[kind]} - {""}
         slow_ns = sum(ns for operator, ns in times.items() if _SLOW.match(operator))
-        knows |= {"callback"} if is_one and _CALLBACK.match(name) else set()
+        knows |= {better for better, pattern in _BETTER.items() if is_one and pattern.match(name)}
         knows |= {"large"} if is_large and _PRODUCTS in knows else set()
         knows |= {"slow-convolution"} if "large" in knows and 2 * slow_ns >= all_ns else set()
         yield _Part(share, said, frozenset(knows if usual_ns is None else ()), details)
