@@ -60,6 +60,7 @@ def test_xla_computes_while_it_waits_for_its_threads() -> None:
     mark = {"name": wait, "kind": "annotation", "start_ns": 0, "dur_ns": 110 * MS, "thread": 3}
     sentence = said(*ops, marks=[mark], by="xplane")
     assert f"running compiled code in {wait} takes 51.9 %" in sentence
+    assert "Meanwhile threads of XLA compute" in sentence
 
 
 @pytest.mark.parametrize(("kind", "told"), [("double", "float32"), ("float", "torch.set_num_th")])

@@ -74,6 +74,7 @@ _KNOWS: Final = {
 }
 """Facts that choose a remedy, by kind of operators."""
 _OF_WORKERS: Final = re.compile("_MultiProcessingDataLoaderIter")
+_OF_XLA: Final = re.compile(r"ThunkExecutor::Execute \(wait")
 _LONG_GAP_NS: Final = 100_000
 """Python between two small operators takes less: where longer gaps are most, it does more."""
 _IN_THREAD: Final = re.compile("_SingleProcessDataLoaderIter")
@@ -339,6 +340,8 @@ def _between_operators(
             knows = frozenset({"loads-alone"})
         elif gaps.kind == _LOADING and _OF_WORKERS.search(largest.label):
             knows = frozenset({"workers"})
+        elif _OF_XLA.match(largest.label):
+            knows = frozenset({"xla-threads"})
         elif gaps.kind == _HOST_CODE and has_long_gaps(idle):
             knows = frozenset({"unknown-host"})
         elif gaps.kind == _OPTIMIZER and not TORCH_OPTIMIZER.search(largest.label):
