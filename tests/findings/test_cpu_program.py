@@ -53,6 +53,16 @@ def test_a_function_that_waits_for_operators_does_not_explain_the_time_between_t
     assert f"{told} takes 51.9 %" in said(*ops, marks=marks)
 
 
+def test_xla_computes_while_it_waits_for_its_threads() -> None:
+    """Threads of XLA record only part of their work; another one waits for them."""
+    ops = [op("mm", at * MS, 5 * MS, thread=2) for at in range(0, 110, 11)]
+    wait = "ThunkExecutor::Execute (wait for completion)"
+    mark = {"name": wait, "kind": "annotation", "start_ns": 0, "dur_ns": 110 * MS, "thread": 3}
+    sentence = said(*ops, marks=[mark], by="xplane")
+    assert f"running compiled code in {wait} takes 51.9 %" in sentence
+    assert "Meanwhile threads of XLA compute" in sentence
+
+
 @pytest.mark.parametrize(("kind", "told"), [("double", "float32"), ("float", "torch.set_num_th")])
 def test_products_in_float64_are_to_be_in_float32(kind: str, told: str) -> None:
     types = f'["{kind}","{kind}"]'
@@ -134,7 +144,7 @@ def test_thousands_of_small_operators_are_overhead(
         {"name": f"ProfilerStep#{at}", "start_ns": at * MS, "dur_ns": MS} for at in range(1, 9)
     ]
     sentence = said(*work, marks=steps)
-    told = f"runs {count:,} operators, one in 3.00 µs on average, so most time is overhead"
+    told = f"runs {count:,} operators, one in 3.00 µs on average, and short ones with the gaps"
     assert (told in sentence) == is_told
 
 
@@ -142,6 +152,15 @@ def test_an_operator_that_is_called_once_may_set_up() -> None:
     once = said(op("mm", 0, 20 * MS), op("relu", 20 * MS, MS))
     assert "aten::mm is recorded only once, perhaps with the set-up of a first call" in once
     assert "set_num_threads" not in once
+
+
+def test_code_that_is_compiled_in_each_step_needs_no_warm_up() -> None:
+    timed = {**op("", 0, 8 * MS), "name": "GraphLowering.run (dynamo_timed)"}
+    name = "dynamo_data: compile_id=0/{}"
+    marks = [{"name": name.format(at + 1), "start_ns": at, "dur_ns": 1} for at in range(3)]
+    sentence = said(timed, op("mm", 9 * MS, MS), marks=marks)
+    assert "and the same code again 3 times, as for inputs of new sizes" in sentence
+    assert "warm-up" not in sentence
 
 
 @pytest.mark.parametrize(("after_ns", "is_told"), [(3 * MS, True), (30 * MS, False)])

@@ -195,6 +195,24 @@ def test_fewer_exchanges_do_not_help_where_the_first_waits_for_its_peers(first: 
     )
 
 
+@pytest.mark.parametrize(("late", "is_told"), [(900, True), (600, False)])
+def test_all_others_wait_for_a_process_that_computes_longer(late: int, *, is_told: bool) -> None:
+    """Both exchange until 1,000, one from 500 on, the other when it is done."""
+    times = ((0, 500), (1, late))
+    work = [
+        {**row, "process": process}
+        for process, computes in times
+        for row in ops(("aten::mm", 0, computes), ("gloo:all_reduce", computes, 1_000 - computes))
+    ]
+    marks = [
+        label("DistributedDataParallel.forward", 0, computes, process=process)
+        for process, computes in times
+    ]
+    ranks = [{"rank": process} for process, _ in times]
+    said = analysis(ops=work, marks=marks, processes=ranks).verdict.sentence
+    assert ("waiting for rank 1:" in said, "Exchange less" in said) == (is_told, not is_told)
+
+
 def test_an_exchange_beside_other_operators_is_no_part_of_the_optimizer() -> None:
     """It exchanges in 0 to 1,000, while another thread computes, and does nothing until 1,500."""
     work = ops(("gloo:all_reduce", 0, 1_000), ("aten::mm", 0, 1_000), ("aten::add", 1_500, 100))
@@ -214,6 +232,12 @@ def test_what_an_operator_takes_around_one_of_its_kind_is_dispatch() -> None:
         "20.0 % of the time."
     )
     assert (found.components.compute_ns, found.components.memory_ns) == (20, 15)
+
+
+def test_an_operator_that_calls_one_of_its_kind_may_do_the_work_itself() -> None:
+    calls = [(name, at, ns) for at in (0, 110_000) for name, ns in (("cat", 100_000), ("view", 40))]
+    found = analysis(ops=ops(*((f"aten::{name}", at, ns) for name, at, ns in calls)))
+    assert found.verdict.sentence.startswith("On the CPU, aten::cat takes 95.2 % of the time.")
 
 
 def test_operators_beside_each_other_are_not_given_shares_of_the_time() -> None:

@@ -22,6 +22,7 @@ from traceflops.findings.calls_alone import calls_alone
 from traceflops.findings.case import NO_RULES, FindingRules, program_of_trace
 from traceflops.findings.clocks import samples_verdict
 from traceflops.findings.cpu_program import compiling, cpu_facts, dispatching
+from traceflops.findings.cpu_ranges import broken_graphs, recomputed, seldom
 from traceflops.findings.finding import Finding, Verdict
 from traceflops.findings.held_memory import memory_verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
@@ -51,6 +52,7 @@ from traceflops.findings.on_cpu import (
     OnCpu,
     Ranged,
     has_long_gaps,
+    late_process,
     leading,
     ranged,
 )
@@ -285,6 +287,7 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         return OnCpu((), gpu)
     if gpu.is_queue:
         return OnCpu(reading(operators, total, basis), gpu)
+    late = late_process(devices)
     leads = leading(
         operators,
         total,
@@ -293,11 +296,12 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         basis if gpu.recorded_ns is None else fact("basis.recording"),
         kind=facts.once,
         recorded_ns=gpu.recorded_ns,
-        knows=facts.cpu,
+        knows=facts.cpu | ({"late-process"} if late else set()),
         ranges=facts.ranges,
         slow_first=slow_first_calls(facts.trace),
         held_up=held_up_ns(facts.trace),
     )
+    leads = (*leads[:1], *late, *leads[1:])
     used_gpu = gpu.lacks is not None
     small = () if used_gpu or has_long_gaps(figures.idle) else small_on_cpu(facts.trace)
     # With several processes, the sum of their times does not measure one of them.
@@ -317,7 +321,8 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
         once = first_calls(facts.trace, window_ns) or one_pass(facts.trace.ops, tree, window_ns)
         once = () if is_said else once
         leads = (*little, *leads, *many, *once)
-    leads = (*compiling(facts.trace), *leads, *dispatching(facts.trace, total))
+    more = (*broken_graphs(facts.trace), *recomputed(facts.trace), *seldom(facts.trace, devices))
+    leads = (*compiling(facts.trace), *leads, *more, *dispatching(facts.trace, total))
     return OnCpu(leads, gpu)
 
 

@@ -56,7 +56,7 @@ FACTS: Final[dict[str, str]] = {
         r"|CompiledFxGraph"
         r"|^Pregraph bytecode|^AOTDispatcher|^triton_(?!\w*/)|(^|/(python|site-packages)/)triton/"
         r"|/(_dynamo|_inductor|_functorch/_aot_autograd)/|(^|/)c[a-z2-7]{51}\.py\("
-        r"|^<string>\(\d+\): (dynamic_func|launcher)$"
+        r"|^<string>\(\d+\): (dynamic_func|launcher)$|^ThunkExecutor::Execute \(wait"
     ),
     "runs_backward": r"\brun_backward\b|_engine_run_backward",
     "reads_scalar": r"^aten::(item|_local_scalar_dense|is_nonzero)$",

@@ -127,7 +127,8 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
         "blocking_copy": copies & waits,
         "memory_alloc": in_call & events.has_fact("allocates", event),
         "slow_driver_call": is_slow | takes_long,
-        "compiled_runtime": is_host & events.has_fact("compiled", code),
+        "compiled_runtime": (is_host & events.has_fact("compiled", code))
+        | (works & events.is_kind(LABEL, event) & events.has_fact("compiled", event)),
         "optimizer_loop": is_host & events.is_inside("optimizer", event, label),
         "own_sleep": works & events.has_fact("sleeps", event),
         "external_wait": (works & events.has_fact("waits", event))

@@ -236,9 +236,12 @@ def _functions_at_work(events: HostEvents, *, must_search: bool) -> StackTops:
     """Return the innermost function of each process at all times, without those that wait.
 
     These wait for another thread (of the backward pass, or of a device), or in a thread that Python
-    started, as monitors and loaders do all the time.
+    started, as monitors and loaders do all the time. But labels around waits of compiled code for
+    its own threads, which record only part of their work, count as functions.
     """
-    rows = np.flatnonzero((events.kind == FRAME) & events.is_work & must_search)
+    is_compiled = (events.kind == LABEL) & events.has_fact("compiled", np.arange(len(events.kind)))
+    is_function = (events.kind == FRAME) | is_compiled
+    rows = np.flatnonzero(is_function & events.is_work & must_search)
     columns = events.thread[rows], events.start_ns[rows], events.end_ns[rows]
     inner, start_ns, end_ns = innermost_pieces(*columns)
     event = rows[inner]

@@ -13,6 +13,7 @@ from traceflops.categories.programs import names_kernels
 from traceflops.categories.rules import Category
 from traceflops.table.arrays import BoolArray, IntArray
 from traceflops.table.columns import Names, codes, is_one_of, matching, names, numbers
+from traceflops.table.grouping import group_sums, groups
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
@@ -26,6 +27,9 @@ _KIND_CATEGORIES = {
 _OTHER = Category("other", "other")
 _DISPATCH = Category("other", "dispatch")
 _WORKS = ("compute", "memory")
+_OPERATOR = re.compile("aten::")
+_DISPATCH_NS = 25_000
+"""An operator that itself usually takes longer does work of its own beside what it calls."""
 _BY_DIRECTION = (
     (re.compile("PtoP"), Category("communication", "point_to_point"), "peer-copy"),
     (re.compile("migration"), Category("memory", "migration"), "migration"),
@@ -133,7 +137,9 @@ def _decide_by_name(activities: pa.Table, decisions: _Decisions, classifier: Cla
 def _decide_wrappers(trace: Trace, decisions: _Decisions) -> None:
     """Decide that an operator on a CPU which calls operators of its own category only dispatches.
 
-    `aten::linear` calls `aten::addmm`, so its own time is no time of a product.
+    `aten::linear` calls `aten::addmm`, so its own time is no time of a product. But `aten::cat`,
+    which calls `aten::narrow`, copies: the calls of its name themselves take too long to dispatch.
+    Nodes of the backward pass and products may be long, too, because they free memory.
     """
     rows = np.flatnonzero(is_one_of(trace.activities["kind"], "op"))
     if not len(rows):
@@ -145,6 +151,12 @@ def _decide_wrappers(trace: Trace, decisions: _Decisions) -> None:
     category_of_op = np.full(trace.ops.num_rows, -1, dtype=np.int64)
     category_of_op[op] = np.where(is_work[category], category, -1)
     is_wrapper = OpTree.of(trace.ops).repeated_below(category_of_op)
+    own_ns = group_sums(op, numbers(trace.activities["dur_ns"])[rows], len(is_wrapper))
+    is_memory = np.array([*(kind.top == "memory" for kind in decisions.categories), False])
+    may_work = is_memory[category_of_op] & matching(trace.ops["name"], _OPERATOR.match)
+    wrappers = np.flatnonzero(is_wrapper & may_work)
+    for _, calls in groups(codes(trace.ops["name"])[wrappers]):
+        is_wrapper[wrappers[calls]] = np.median(own_ns[wrappers[calls]]) <= _DISPATCH_NS
     decisions.decide(rows[is_wrapper[op]], _DISPATCH, "wrapper")
 
 

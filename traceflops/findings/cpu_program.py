@@ -11,6 +11,11 @@ import pyarrow as pa
 
 from traceflops.categories.programs import of_pytorch
 from traceflops.facts import Fact, fact
+from traceflops.findings.cpu_inputs import (
+    embeds_all_again,
+    in_attention,
+    joins_what_was_joined,
+)
 from traceflops.findings.finding import short_name
 from traceflops.findings.many_operators import op_of
 from traceflops.findings.unrecorded_gpu import GPU_FREES
@@ -45,6 +50,11 @@ _DRAWS: Final = re.compile(r"aten::(normal|uniform|random|exponential|bernoulli)
 """Operators that fill tensors with random numbers."""
 _PRODUCTS: Final = ("gemm", "convolution", "attention")
 _DOUBLE: Final = re.compile(r'\["double"')
+_NARROW: Final = re.compile(r'\["c10::(BFloat16|Half)"')
+_CASTS: Final = re.compile(r'\["([^"]+)", ?"(?!\1")[a-z]')
+"""Types of aten::copy_(to, from) that differ."""
+_SLICES: Final = re.compile(r"aten::(select|slice|narrow|diagonal)_backward")
+_FORWARD: Final = 0.25  # products of a forward pass have at least this part of those of both
 _SPARSE: Final = re.compile(r"aten::_?sparse_(?!dim)|Sparse\w*Backward")
 _CONTIGUOUS: Final = "aten::contiguous"
 _ROWS: Final = re.compile(r'\["", ?"", ?"(\d{1,12})"')
@@ -101,28 +111,45 @@ def cpu_facts(prepared: Prepared) -> frozenset[str]:
 def _of_work(prepared: Prepared) -> set[str]:
     """Return facts that hold for most of the time of operators of a kind.
 
-    double        GEMMs and convolutions compute in float64
+    double        GEMMs, convolutions and elementwise operators compute in float64
+    narrow        GEMMs and convolutions compute in bfloat16 or float16
+    by-hand       GEMMs are those of attention, around a softmax
+    recomputes    embeddings get more tokens from call to call
     sparse, coo   they have a sparse matrix, in COO format
     relayout      copies are made for contiguous()
+    casts         copies convert data types
+    slices        zeros are filled in for gradients of slices
+    one-hot       zeros are filled in for one-hot vectors
+    grows         concatenations append to what earlier ones returned
     dense-tables  elementwise work is on whole tables of embeddings with few rows in use
     """
     trace, tree, known = prepared.trace, prepared.linked.op_tree, prepared.linked.categorised
     ops, op, dur_ns = trace.ops, op_of(trace), numbers(trace.activities["dur_ns"])
     subs = np.array([*(own.sub for own in known.categories), ""])[known.category]
 
-    def mostly(kinds: tuple[str, ...], is_so: BoolArray) -> bool:
+    def mostly(kinds: tuple[str, ...], is_so: BoolArray, part: float = 0.5) -> bool:
         """Return whether operators for which `is_so` have most of the time of some kinds."""
         own = np.isin(subs, kinds) & (op >= 0)
         holds = taken(is_so.astype(np.int8), op, 0) > 0
-        return bool(2 * dur_ns[own & holds].sum() > dur_ns[own].sum())
+        return bool(dur_ns[own & holds].sum() > part * dur_ns[own].sum())
+
+    def typed(pattern: re.Pattern[str]) -> BoolArray:
+        return matching(ops["input_types"], pattern.match)
 
     in_sparse = tree.nearest(matching(ops["name"], _SPARSE.match)) >= 0
     sparse = mostly(_PRODUCTS, in_sparse)
     holds = {
-        "double": mostly(_PRODUCTS, matching(ops["input_types"], _DOUBLE.match)),
+        "double": mostly((*_PRODUCTS, "elementwise"), typed(_DOUBLE)),
+        "narrow": mostly(_PRODUCTS, typed(_NARROW)),
+        "by-hand": mostly(_PRODUCTS, in_attention(ops), _FORWARD),
+        "recomputes": embeds_all_again(ops),
         "sparse": sparse,
         "coo": sparse and bool((in_sparse & is_one_of(ops["name"], "aten::_indices")).any()),
         "relayout": mostly(("copy",), tree.nearest(is_one_of(ops["name"], _CONTIGUOUS)) >= 0),
+        "casts": mostly(("copy",), typed(_CASTS)),
+        "slices": mostly(("memset",), tree.nearest(matching(ops["name"], _SLICES.match)) >= 0),
+        "one-hot": mostly(("memset",), tree.nearest(is_one_of(ops["name"], "aten::one_hot")) >= 0),
+        "grows": mostly(("layout",), joins_what_was_joined(ops)),
         "dense-tables": mostly(("elementwise",), _are_of_tables(ops)),
     }
     return {name for name, is_so in holds.items() if is_so}
@@ -211,6 +238,8 @@ def compiling(trace: Trace) -> tuple[Fact, ...]:
         often = _compiled_often(trace, times) if tool == "xla" else None
         if often is not None:
             return (fact("verdict.cpu-compiles-often", name=often[0], count=often[1], **values),)
+        if again is not None and again >= _OFTEN:
+            return (fact("verdict.cpu-compiles-again", count=again, **values),)
         return (fact(f"verdict.cpu-compiles-{tool}", count=again, **values),)
     return ()
 

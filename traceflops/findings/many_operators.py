@@ -51,6 +51,8 @@ _MANY, _SMALL = 1_000, 0.01
 _SHORT_NS, _BRIEF_NS, _SEVERAL = 10_000_000, 5_000, 100
 """A recording shorter than the first is judged by nothing if it has at least the third number of
 operators, of which most take no longer than the second: their time is overhead."""
+_OVERHEAD: Final = 0.4
+"""Share of the time, without that in operators that take longer, from which overhead is told."""
 _TRIFLE, _SOME = 0.001, 10
 """Operators below this share of the time say nothing of passes, nor do fewer than the second."""
 _MUCH_LONGER: Final = 0.1
@@ -140,16 +142,17 @@ def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
 
 
 def small_on_cpu(trace: Trace) -> tuple[Fact, ...]:
-    """Return a statement if most time of a CPU goes to so many operators that it is overhead."""
+    """Return a statement if much time of a CPU goes to so many operators that it is overhead."""
     ops, count = trace.ops, trace.ops.num_rows
     if count < _MANY:
         return ()
     start, dur_ns = (numbers(ops[name]) for name in ("start_ns", "dur_ns"))
     span_ns, own_ns = int((start + dur_ns).max() - start.min()), OpTree.of(ops).own(dur_ns)
     each_ns, long_ns = span_ns // count, own_ns[own_ns > _BRIEF_NS].sum()
-    if not 0 < each_ns <= _BRIEF_NS or 2 * long_ns > span_ns:
+    share = 1 - int(long_ns) / max(span_ns, 1)
+    if not 0 < each_ns <= _BRIEF_NS or share < _OVERHEAD:
         return ()
-    return (fact("verdict.cpu-small", count=count, each_ns=each_ns),)
+    return (fact("verdict.cpu-small", count=count, each_ns=each_ns, share=share),)
 
 
 def one_pass(ops: pa.Table, tree: OpTree, window_ns: int) -> tuple[Fact, ...]:

@@ -39,6 +39,7 @@ from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Account
+from traceflops.windows.records import DeviceReport
 
 ON_CPU: Final = "on-cpu"
 _MOST: Final = 2
@@ -52,16 +53,28 @@ _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """Operators with so many calls of such a mean time compute: no launch takes so long."""
 _PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
 """A faster device is a remedy from this share of all products and mean time of a kind on."""
+_FAR_MORE: Final = 3  # times as long do processes exchange that wait for a late one
 _SLOW: Final = re.compile(r"aten::_?(slow|thnn)_conv")
 """Convolutions that PyTorch computes itself, where oneDNN is missing, off or lacks the type."""
+_BETTER: Final = {
+    "callback": re.compile(r"(pure|io|debug)_callback\b"),
+    "packing": re.compile(r"\w+::\w+_prepack$"),
+    "sorting": re.compile(r"aten::(arg)?sort$"),
+    "unfolding": re.compile("aten::im2col"),
+}
+"""Operators that programs often can do without, and the fact that chooses the remedy."""
 _KNOWS: Final = {
     **dict.fromkeys(("gemm", "convolution", "attention"), _PRODUCTS),
     "rng_dropout": "random",
     "copy": "copies",
+    "memset": "fills",
+    "layout": "layouts",
+    "elementwise": "elementwise",
     **dict.fromkeys(("collective", "point_to_point"), "exchanges"),
 }
 """Facts that choose a remedy, by kind of operators."""
 _OF_WORKERS: Final = re.compile("_MultiProcessingDataLoaderIter")
+_OF_XLA: Final = re.compile(r"ThunkExecutor::Execute \(wait")
 _LONG_GAP_NS: Final = 100_000
 """Python between two small operators takes less: where longer gaps are most, it does more."""
 _IN_THREAD: Final = re.compile("_SingleProcessDataLoaderIter")
@@ -246,9 +259,11 @@ def _of_operators(
         details += (single,) * is_single
         runs = sum(calls[kind, operator][0] for operator in times)
         is_large = are_most and all_ns >= _LARGE_NS * runs and runs > 1
-        knows = {facts_of[kind]} - {"", "" if is_large else _PRODUCTS}
+        knows = {facts_of[kind]} - {""}
         slow_ns = sum(ns for operator, ns in times.items() if _SLOW.match(operator))
-        knows |= {"slow-convolution"} if knows and 2 * slow_ns >= all_ns else set()
+        knows |= {better for better, pattern in _BETTER.items() if is_one and pattern.match(name)}
+        knows |= {"large"} if is_large and _PRODUCTS in knows else set()
+        knows |= {"slow-convolution"} if "large" in knows and 2 * slow_ns >= all_ns else set()
         yield _Part(share, said, frozenset(knows if usual_ns is None else ()), details)
 
 
@@ -290,6 +305,24 @@ def _outside(
             yield {**row, "sum_ns": left_ns}
 
 
+def late_process(devices: Sequence[DeviceReport]) -> tuple[Fact, ...]:
+    """Return a statement if all other processes wait for one, which comes late to each exchange.
+
+    Its exchanges end soon after it joins, so it has far less communication with nothing beside it.
+    """
+    accounts = [device.chosen.components for device in devices]
+    known = [
+        (own.communication_ns / own.window_ns, device.rank)
+        for own, device in zip(accounts, devices, strict=True)
+        if own.window_ns
+    ]
+    (least, rank), *others = sorted(known, key=itemgetter(0)) or [(0.0, None)]
+    if rank is None or not others or others[0][0] < max(_LARGE, _FAR_MORE * least):
+        return ()
+    mean = sum(share for share, _ in others) / len(others)
+    return (fact("verdict.cpu-late-process", rank=rank, own=least, others=mean),)
+
+
 def has_long_gaps(idle: IdleCulprits) -> bool:
     """Return whether most idle time is in gaps longer than Python takes to call an operator."""
     long_ns = sum(own.idle_ns for own in idle.histogram if own.from_ns >= _LONG_GAP_NS)
@@ -312,6 +345,8 @@ def _between_operators(
             knows = frozenset({"loads-alone"})
         elif gaps.kind == _LOADING and _OF_WORKERS.search(largest.label):
             knows = frozenset({"workers"})
+        elif _OF_XLA.match(largest.label):
+            knows = frozenset({"xla-threads"})
         elif gaps.kind == _HOST_CODE and has_long_gaps(idle):
             knows = frozenset({"unknown-host"})
         elif gaps.kind == _OPTIMIZER and not TORCH_OPTIMIZER.search(largest.label):
