@@ -9,6 +9,9 @@ from tests.findings.test_counted_kernels import (
     DRAM,
     FITS,
     FULL,
+    L2,
+    SECTORS,
+    SM,
     TIME,
     TOO_FEW,
     WAVES,
@@ -100,3 +103,13 @@ def test_where_only_a_library_sets_up_memory_other_kernels_are_to_be_counted(
 ) -> None:
     one, *_ = found(launch(1, FULL, name="__pgi_uacc_cuda_fill"), launch(2, FULL, name=name))
     assert ((one.remedy or "").startswith("Count other kernels (ncu -k regex:NAME")) == is_told
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(49.0, False), (51.0, True)])
+def test_uncoalesced_sectors_are_told_only_if_memory_has_much_to_do(
+    share: float, *, is_told: bool
+) -> None:
+    moved = {SECTORS: 4.0, f"{SECTORS}_ideal": 1.0}
+    computes = FULL | {SM: 70.0, L2: 20.0, DRAM: share}
+    (one,) = found(launch(1, computes | moved, name="some_kernel"))
+    assert ("uncoalesced" in told(one)) == is_told
