@@ -8,6 +8,7 @@ from tests.findings.test_counted_kernels import (
     ACTIVE,
     DRAM,
     FITS,
+    FP64,
     FULL,
     L2,
     SECTORS,
@@ -113,3 +114,21 @@ def test_uncoalesced_sectors_are_told_only_if_memory_has_much_to_do(
     computes = FULL | {SM: 70.0, L2: 20.0, DRAM: share}
     (one,) = found(launch(1, computes | moved, name="some_kernel"))
     assert ("uncoalesced" in told(one)) == is_told
+
+
+@pytest.mark.parametrize(
+    ("share", "product", "is_told"),
+    [
+        (41.0, "NVIDIA GeForce RTX 2080 Ti", True),
+        (29.0, "NVIDIA GeForce RTX 2080 Ti", False),
+        (41.0, "NVIDIA A100-SXM4-40GB", False),
+        (41.0, None, False),
+    ],
+)
+def test_fp64_is_named_below_its_limit_on_gpus_that_are_slow_at_it(
+    share: float, product: str | None, *, is_told: bool
+) -> None:
+    doubles = launch(1, FULL | {SM: share, FP64: share, DRAM: 5.0, L2: 5.0}, name="some_kernel")
+    (one,) = found(doubles, **({"product": product} if product else {}))
+    assert ("Compute in FP32 where it is accurate enough" in told(one)) == is_told
+    assert ("no limit is near" in told(one)) != is_told
