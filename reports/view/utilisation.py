@@ -254,6 +254,11 @@ def rate(row: KernelRow) -> str:
     return f"{mark}{bandwidth(work.bytes_per_ns)}"
 
 
+def figure_of(analysis: Analysis) -> str:
+    """Return MFU or HFU as text, "" if unknown or of a run that the profiler serialized."""
+    return "" if analysis.recorded == "serialized" else analysis.measured.figure or ""
+
+
 def rates(measured: Measurement) -> dict[str, str]:
     """Return the known rates of kernels and copies, with units, by name."""
     named_rates = ((kernel_name(row.name), rate(row)) for row in measured.kernels)
