@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.conftest import SAMPLES, some
-from tests.mfu.counting import ADD, FLOPS, GEMM, TYPES, counted, rocprof, timed
+from tests.mfu.counting import ADD, FLOPS, GEMM, MI300X, TYPES, counted, rocprof, timed
 from tests.mfu.test_pair import without_ops
 from tests.reports.factory import HOSTILE
 from tests.schemas import VALIDATORS
@@ -99,6 +99,26 @@ def test_a_run_that_the_profiler_serialized_has_no_utilisation_in_its_title() ->
     assert analysis.measured.figure == "HFU 27.4 %"
     assert "HFU" not in summary
     assert "TFLOP/s" in summary
+
+
+MI210 = {"product": "AMD Instinct MI210", "sm_count": 104, "architecture": "gfx90a"}
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [(MI210, "819 GB/s (50.0 % of the memory's peak)."), (MI300X, "819 GB/s.")],
+)
+def test_only_without_a_cache_behind_it_the_fabric_tells_the_memorys_share(
+    device: dict[str, Any], told: str
+) -> None:
+    """3,200 KiB in 4,000 ns are 819 bytes per ns, half of the 1,638 of an MI210."""
+    moved = {"FETCH_SIZE": 3_000.0, "WRITE_SIZE": 200.0}
+    trace = rocprof(timed(1), counted(1, more=moved), device=device)
+    note = Note("assumed", "timed-one-by-one", "kernels ran one by one")
+    analysis = analyze(replace(trace, notes=(*trace.notes, note)))
+    assert told in analysis.verdict.sentence
+    codes = {note.code for note in analysis.notes}
+    assert ("fabric-bytes" in codes) == (device is MI300X)
 
 
 @pytest.mark.parametrize("width", [64, 80, 100, 160])
