@@ -93,6 +93,21 @@ def test_rows_of_one_kernel_keep_their_sizes_in_a_narrow_table() -> None:
     assert "Blocks x" not in one
 
 
+@pytest.mark.parametrize(
+    ("sides", "shown"), [([16, 32, 1], "2,048 x 16×32 "), ([32, 16, 1], "2,048 x 512 ")]
+)
+def test_blocks_of_as_many_threads_are_told_apart_by_their_shapes(
+    sides: list[int], shown: str
+) -> None:
+    launches = [
+        launch(at, FULL, name="some_kernel", grid=grid, block=block)
+        for at, (grid, block) in enumerate([([2_048, 1, 1], [32, 16, 1]), ([64, 32, 1], sides)])
+    ]
+    style = Style(width=100, unicode=True, colour=False)
+    text = "\n".join(line.plain for line in render_terminal(analysis_of(*launches), style))
+    assert shown in text
+
+
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int> >(int, T2)"
 
 
