@@ -147,3 +147,19 @@ def test_fp64_is_named_below_its_limit_on_gpus_that_are_slow_at_it(
     (one,) = found(doubles, **({"product": product} if product else {}))
     assert ("Compute in FP32 where it is accurate enough" in told(one)) == is_told
     assert ("no limit is near" in told(one)) != is_told
+
+
+@pytest.mark.parametrize(
+    ("name", "is_told"),
+    [
+        ("ReferenceGemm_kernel", True),
+        ("void cutlass::reference::device::kernel::Gemm<int>(int)", True),
+        ("gemmReference", True),
+        ("dereference_kernel", False),
+        ("gather_references", False),
+    ],
+)
+def test_a_kernel_that_checks_others_is_not_to_be_tuned(name: str, *, is_told: bool) -> None:
+    (one,) = found(launch(1, FULL, name=name))
+    assert ("what their results are checked by" in told(one)) == is_told
+    assert ("Record what holds it back" in told(one)) != is_told

@@ -171,12 +171,14 @@ def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | N
     """Return advice on a kernel, replaced if it would change the code of a library's kernel.
 
     If all counted kernels are of frameworks or libraries, the advice tells how to count others;
-    it is all of the advice if these only set up memory.
+    it is all of the advice if these only set up memory, and on a kernel that checks others.
     Code that was built for the debugger has to be built again before it is changed: only advice for
     callers is kept.
     """
     if advice is not None and _only_sets_up(case):
         return counted_fact("remedy.set-up", how=counted_fact("choose"))
+    if advice is not None and "nvidia" in case.program and _REFERENCE.search(speed.name):
+        return counted_fact("remedy.reference", how=counted_fact("choose"))
     if advice is None or advice.code in _OF_CALLERS:
         return advice
     if speed.is_debug:
@@ -192,6 +194,8 @@ def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | N
     return counted_fact("remedy.library", how=counted_fact("choose") if tells_how else None)
 
 
+_REFERENCE: Final = re.compile(r"(?:(?<![A-Za-z])[Rr]|(?<=[a-z])R)eference(?![a-z])")
+"""A word in names of kernels whose results others are checked by, as in CUTLASS's examples."""
 _SETS_UP: Final = frozenset({"memset", "rng_dropout"})
 
 
