@@ -648,7 +648,8 @@ def test_a_run_for_counters_leads_with_them_and_blames_no_idle_time(code: str) -
     analysis = tf.analyze(replace(trace, notes=(note,), source=source))
     assert analysis.recorded == "serialized"
     assert title_sentence(analysis).startswith(
-        "mainwork takes 75.0 % of the 80.0 µs of kernel time: 102 GB/s (6.3 % of the memory's peak), "
+        "mainwork takes 75.0 % of the 80.0 µs of kernel time: "
+        "102 GB/s (6.3 % of the memory's peak), "
     )
     assert "Kernels ran one by one" in title_sentence(analysis)
     assert not [one for one in analysis.findings if one.confidence is not None]
