@@ -260,6 +260,12 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         begins=rb"\s*<\?xml[^>]*>\s*<session\b",
     ),
     OtherFile(
+        "an old recording of nvprof in a binary format of its own, which is not read",
+        "record again: nsys profile, or a newer nvprof --export-profile run.nvvp; the nvprof that "
+        "wrote it prints it: nvprof --import-profile FILE --print-gpu-trace",
+        begins=rb"\x00\x04\x00\x00[\x01-\x0f]\x00\x00\x00\x01\x04\x00\x00\x01\x00\x00\x00",
+    ),
+    OtherFile(
         "a web page (HTML), not a trace",
         "give the recording; if a server sent this page for it, download the file again",
         begins=(

@@ -27,7 +27,7 @@ from traceflops.reports.view.figures import duration, percent, size
 from traceflops.reports.view.findings import Opening, opening, title_finding
 from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.texts import sentences, words
-from traceflops.reports.view.utilisation import why_not
+from traceflops.reports.view.utilisation import figure_of, why_not
 from traceflops.units import PART_NAMES
 from traceflops.windows.device_records import PARTIAL
 
@@ -98,7 +98,7 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         "rest": " ".join(filter(None, (more, opened.rest))),
         # The notes have all of them.
         "doubts": [_CLAUSE_END.split(text, maxsplit=1)[0] for text in wording.doubts(analysis)],
-        "chip": analysis.measured.figure or "",
+        "chip": figure_of(analysis),
         # GPUs worked, and it is known why there is no MFU.
         "no_mfu": bool(analysis.devices) and why_not(analysis.measured),
         "best": best,

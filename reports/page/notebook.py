@@ -29,7 +29,7 @@ from traceflops.reports.view.figures import TIME_UNITS, visible
 from traceflops.reports.view.findings import causes, opening, other_findings, title_finding
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.step_split import step_parts
-from traceflops.reports.view.utilisation import roof
+from traceflops.reports.view.utilisation import figure_of, roof
 from traceflops.reports.view.wording import provenance
 from traceflops.units import unit_for
 
@@ -54,7 +54,7 @@ def card(analysis: Analysis) -> str:
     values = {
         "title": opened.title,
         "rest": opened.rest,
-        "figure": analysis.measured.figure or "",
+        "figure": figure_of(analysis),
         "best": title_finding(analysis) if shows_findings else None,
         "parts": step_parts(analysis),
         "found": first_causes,

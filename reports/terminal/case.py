@@ -17,7 +17,7 @@ from traceflops.reports.view.chapters import ALONE
 from traceflops.reports.view.critical import critical_sentence
 from traceflops.reports.view.figures import duration, kernel_label, percent, shorten_middle, wrapped
 from traceflops.reports.view.palette import LINE_LOOKS
-from traceflops.reports.view.utilisation import why_not
+from traceflops.reports.view.utilisation import figure_of, why_not
 from traceflops.units import several
 
 _NAME: Final = 60
@@ -33,7 +33,7 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     opened = findings.opening(analysis)
     title, more = opened.heading()
     # The figure is at the right of the title; if it has no room there, in the next line.
-    figure = analysis.measured.figure or ""
+    figure = figure_of(analysis)
     lines = [Text(line, "bold") for line in wrapped(title, style.width)]
     room = style.width - lines[-1].cell_len - cell_len(figure) if lines else 0
     has_room = bool(figure) and room >= _BETWEEN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
@@ -115,10 +116,17 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     def throughput(roof: str, row: KernelSpeed) -> str:
         return percent(row.shares.get(roof))
 
+    blocks = defaultdict[tuple[object, ...], set[object]](set)
+    for row in rows:
+        blocks[_size(row)].add(row.block)
+
     def blocks_x_threads(row: KernelSpeed) -> str:
         if row.grid is None or row.block is None:
             return UNKNOWN
-        return f"{count(prod(row.grid))} x {count(prod(row.block))}"
+        threads = count(prod(row.block))
+        if len(blocks[_size(row)]) > 1:  # as many threads in blocks of other shapes
+            threads = "×".join(str(side) for side in row.block if side > 1)
+        return f"{count(prod(row.grid))} x {threads}"
 
     def limiters(row: KernelSpeed) -> str:
         """Return what limits occupancy: too few blocks in the grid, or resources of a block."""
@@ -141,6 +149,11 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     has_shares = any(row.throughputs for row in rows)
     title, remark = ("Speed of light", "") if has_shares else ("Counted kernels", f" {_NO_SHARES}")
     return _table(title, columns, rows, most, f"{_SERIALIZED}{remark}" if is_timed else "")
+
+
+def _size(row: KernelSpeed) -> tuple[object, ...]:
+    """Return the kernel, blocks and threads of a row."""
+    return row.name, prod(row.grid or ()), prod(row.block or ())
 
 
 def decisive_column(measured: Measurement) -> str:

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from traceflops.analysis.result import Analysis
+from traceflops.characters import kernel_name
 from traceflops.devices.missing_input import NOT_ML, UNLESS_ASKED
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import fact
@@ -253,9 +254,14 @@ def rate(row: KernelRow) -> str:
     return f"{mark}{bandwidth(work.bytes_per_ns)}"
 
 
+def figure_of(analysis: Analysis) -> str:
+    """Return MFU or HFU as text, "" if unknown or of a run that the profiler serialized."""
+    return "" if analysis.recorded == "serialized" else analysis.measured.figure or ""
+
+
 def rates(measured: Measurement) -> dict[str, str]:
     """Return the known rates of kernels and copies, with units, by name."""
-    named_rates = ((row.name, rate(row)) for row in measured.kernels)
+    named_rates = ((kernel_name(row.name), rate(row)) for row in measured.kernels)
     return {name: text for name, text in named_rates if text}
 
 

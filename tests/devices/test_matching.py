@@ -301,6 +301,15 @@ def test_rows_of_one_peak_are_taken_together() -> None:
     assert "mi210 and mi250-gcd, which have equal rates" in found.explanation
 
 
+@pytest.mark.parametrize(
+    ("units", "ids"), [(104, ["mi210", "mi250-gcd"]), (110, ["mi250x-gcd"]), (60, [])]
+)
+def test_the_name_of_a_series_leaves_its_products_to_the_units(units: int, ids: list[str]) -> None:
+    found = match(replace(seen("mi200", "9.0", units, 64, None), architecture="gfx90a"))
+    assert [spec.id for spec in found.candidates] == ids
+    assert found.bandwidth == (1638 if ids else None)
+
+
 def test_a_bandwidth_on_which_candidates_differ_is_unknown() -> None:
     found = match(seen(None, "8.0", 108, 32, 84_990_623_744))
     assert [spec.id for spec in found.candidates] == [

@@ -415,12 +415,20 @@ def test_where_the_grid_is_too_small_no_estimate_is_told(name: str) -> None:
         ("CPIStall", {L1: 95.0, ISSUE.format("mio_throttle"): 12.0}, True),
         ("CPIStall", {L1: 95.0, ISSUE.format("wait"): 12.0}, False),
         ("CPIStall", {DRAM: 95.0, ISSUE.format("mio_throttle"): 12.0}, False),
+        ("CPIStall", {SM: 70.0, ISSUE.format("wait"): 12.0}, True),
+        ("CPIStall", {SM: 70.0, ISSUE.format("not_selected"): 12.0}, False),
+        ("UncoalescedGlobalAccess", {SM: 70.0, L2: 20.0, DRAM: 49.0}, False),
+        ("UncoalescedGlobalAccess", {SM: 70.0, L2: 20.0, DRAM: 51.0}, True),
+        ("UncoalescedGlobalAccess", {SM: 50.0, L2: 20.0, DRAM: 30.0}, True),
     ],
 )
 def test_an_estimate_is_told_only_of_what_can_be_gained(
     name: str, values: dict[str, float], is_told: bool
 ) -> None:
-    """Of one wave the grid has no more blocks; queues of L1 are of the unit that is at its peak."""
+    """Of one wave the grid has no more blocks; queues of L1 are of the unit that is at its peak.
+
+    Warps that are ready lose nothing, nor does memory that waits for computing.
+    """
     counts = rule(1, name, "text", 0.3, speedup_kind="global")
     full = FULL | LATENCY | {ACTIVE: 13_485.0} | values
     (one,) = found_with({**counts, "name": "some_kernel"}, full)
@@ -640,7 +648,8 @@ def test_a_run_for_counters_leads_with_them_and_blames_no_idle_time(code: str) -
     analysis = tf.analyze(replace(trace, notes=(note,), source=source))
     assert analysis.recorded == "serialized"
     assert title_sentence(analysis).startswith(
-        "mainwork takes 75.0 % of the 80.0 µs of kernel time: 102 GB/s, "
+        "mainwork takes 75.0 % of the 80.0 µs of kernel time: "
+        "102 GB/s (6.3 % of the memory's peak), "
     )
     assert "Kernels ran one by one" in title_sentence(analysis)
     assert not [one for one in analysis.findings if one.confidence is not None]

@@ -8,7 +8,11 @@ from tests.findings.test_counted_kernels import (
     ACTIVE,
     DRAM,
     FITS,
+    FP64,
     FULL,
+    L2,
+    SECTORS,
+    SM,
     TIME,
     TOO_FEW,
     WAVES,
@@ -89,6 +93,21 @@ def test_rows_of_one_kernel_keep_their_sizes_in_a_narrow_table() -> None:
     assert "Blocks x" not in one
 
 
+@pytest.mark.parametrize(
+    ("sides", "shown"), [([16, 32, 1], "2,048 x 16×32 "), ([32, 16, 1], "2,048 x 512 ")]
+)
+def test_blocks_of_as_many_threads_are_told_apart_by_their_shapes(
+    sides: list[int], shown: str
+) -> None:
+    launches = [
+        launch(at, FULL, name="some_kernel", grid=grid, block=block)
+        for at, (grid, block) in enumerate([([2_048, 1, 1], [32, 16, 1]), ([64, 32, 1], sides)])
+    ]
+    style = Style(width=100, unicode=True, colour=False)
+    text = "\n".join(line.plain for line in render_terminal(analysis_of(*launches), style))
+    assert shown in text
+
+
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int> >(int, T2)"
 
 
@@ -100,3 +119,47 @@ def test_where_only_a_library_sets_up_memory_other_kernels_are_to_be_counted(
 ) -> None:
     one, *_ = found(launch(1, FULL, name="__pgi_uacc_cuda_fill"), launch(2, FULL, name=name))
     assert ((one.remedy or "").startswith("Count other kernels (ncu -k regex:NAME")) == is_told
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(49.0, False), (51.0, True)])
+def test_uncoalesced_sectors_are_told_only_if_memory_has_much_to_do(
+    share: float, *, is_told: bool
+) -> None:
+    moved = {SECTORS: 4.0, f"{SECTORS}_ideal": 1.0}
+    computes = FULL | {SM: 70.0, L2: 20.0, DRAM: share}
+    (one,) = found(launch(1, computes | moved, name="some_kernel"))
+    assert ("uncoalesced" in told(one)) == is_told
+
+
+@pytest.mark.parametrize(
+    ("share", "product", "is_told"),
+    [
+        (41.0, "NVIDIA GeForce RTX 2080 Ti", True),
+        (29.0, "NVIDIA GeForce RTX 2080 Ti", False),
+        (41.0, "NVIDIA A100-SXM4-40GB", False),
+        (41.0, None, False),
+    ],
+)
+def test_fp64_is_named_below_its_limit_on_gpus_that_are_slow_at_it(
+    share: float, product: str | None, *, is_told: bool
+) -> None:
+    doubles = launch(1, FULL | {SM: share, FP64: share, DRAM: 5.0, L2: 5.0}, name="some_kernel")
+    (one,) = found(doubles, **({"product": product} if product else {}))
+    assert ("Compute in FP32 where it is accurate enough" in told(one)) == is_told
+    assert ("no limit is near" in told(one)) != is_told
+
+
+@pytest.mark.parametrize(
+    ("name", "is_told"),
+    [
+        ("ReferenceGemm_kernel", True),
+        ("void cutlass::reference::device::kernel::Gemm<int>(int)", True),
+        ("gemmReference", True),
+        ("dereference_kernel", False),
+        ("gather_references", False),
+    ],
+)
+def test_a_kernel_that_checks_others_is_not_to_be_tuned(name: str, *, is_told: bool) -> None:
+    (one,) = found(launch(1, FULL, name=name))
+    assert ("what their results are checked by" in told(one)) == is_told
+    assert ("Record what holds it back" in told(one)) != is_told

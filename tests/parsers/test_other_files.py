@@ -108,6 +108,10 @@ FILES: dict[str, tuple[object, str]] = {
         "MXNet's own profiler",
     ),
     "Tracy": (b"tlZ\x04" + bytes(9), "Tracy"),
+    "nvprof before SQLite": (
+        struct.pack("<5I", 0x400, 4, 0x401, 1, 7) + b"GK110 1" + bytes(9),
+        "an old recording of nvprof",
+    ),
     "nvprof": (f"{LOG}==71== NVPROF is profiling process 71\n", "console text of nvprof"),
     "nvprof's samples": (f"{LOG}======== CPU profiling result (bottom up):\n", "text of nvprof"),
     "nvprof text with metrics": (

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.conftest import SAMPLES, some
-from tests.mfu.counting import ADD, FLOPS, GEMM, TYPES, counted, rocprof, timed
+from tests.mfu.counting import ADD, FLOPS, GEMM, MI300X, TYPES, counted, rocprof, timed
 from tests.mfu.test_pair import without_ops
 from tests.reports.factory import HOSTILE
 from tests.schemas import VALIDATORS
@@ -24,6 +25,7 @@ from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.counted import counted_table
 from traceflops.reports.view.figures import UNKNOWN
 from traceflops.reports.view.tables import Name
+from traceflops.table.trace import Note
 
 BYTES = {"FETCH_SIZE": 3_000.0, "WRITE_SIZE": 200.0}
 
@@ -86,6 +88,37 @@ def test_the_terminal_claims_no_mfu_from_counters() -> None:
     assert "useful work" not in text
     summary = render_terminal(by_counters(), Style(width=100, unicode=True, colour=False))
     assert summary[1].plain.endswith("  HFU 27.4 %")
+
+
+def test_a_run_that_the_profiler_serialized_has_no_utilisation_in_its_title() -> None:
+    """Its budget contains the time that reading counters takes."""
+    trace = rocprof(timed(50), counted(50, more=BYTES))
+    note = Note("assumed", "timed-one-by-one", "kernels ran one by one")
+    analysis = analyze(replace(trace, notes=(*trace.notes, note)))
+    summary = "\n".join(line.plain for line in render_terminal(analysis))
+    assert analysis.measured.figure == "HFU 27.4 %"
+    assert "HFU" not in summary
+    assert "TFLOP/s" in summary
+
+
+MI210 = {"product": "AMD Instinct MI210", "sm_count": 104, "architecture": "gfx90a"}
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [(MI210, "819 GB/s (50.0 % of the memory's peak)."), (MI300X, "819 GB/s.")],
+)
+def test_only_without_a_cache_behind_it_the_fabric_tells_the_memorys_share(
+    device: dict[str, Any], told: str
+) -> None:
+    """3,200 KiB in 4,000 ns are 819 bytes per ns, half of the 1,638 of an MI210."""
+    moved = {"FETCH_SIZE": 3_000.0, "WRITE_SIZE": 200.0}
+    trace = rocprof(timed(1), counted(1, more=moved), device=device)
+    note = Note("assumed", "timed-one-by-one", "kernels ran one by one")
+    analysis = analyze(replace(trace, notes=(*trace.notes, note)))
+    assert told in analysis.verdict.sentence
+    codes = {note.code for note in analysis.notes}
+    assert ("fabric-bytes" in codes) == (device is MI300X)
 
 
 @pytest.mark.parametrize("width", [64, 80, 100, 160])

@@ -135,11 +135,15 @@ def test_small_copies_have_no_rate(size: int, *, has_rate: bool) -> None:
     assert ("1.64 GB/s" in str(operations.rows)) == has_rate
 
 
-def test_a_rate_by_shapes_is_a_bound_where_its_work_is() -> None:
-    """A sum of floats moves 12 MB or more in 6 µs; FLOPs may lie between two counts."""
+@pytest.mark.parametrize("ending", ["", ".kd"])
+def test_a_rate_by_shapes_is_a_bound_where_its_work_is(ending: str) -> None:
+    """A sum of floats moves 12 MB or more in 6 µs; FLOPs may lie between two counts.
+
+    Rates have the names that kernels have in tables.
+    """
     add = {"name": "aten::add", "start_ns": 0, "dur_ns": 50, "input_types": '["float","float"]'}
     add["input_dims"] = "[[1000000],[1000000]]"
-    tables = launched(("add_kernel", 10, 100, 6_000))
+    tables = launched((f"add_kernel{ending}", 10, 100, 6_000))
     found = tf.analyze(trace_of(**tables, ops=[add], devices=[H100])).measured
     assert rates(found) == {"add_kernel": "≥ 2,000 GB/s"}
     most = Measured(2 * 10**9, None, 4_000, 10**9)

@@ -44,6 +44,12 @@ class Family(Struct, frozen=True):
     passes: tuple[tuple[str, ...], ...]
     counted_by: tuple[str, ...] = ()
     tool: Literal["rocprofv3", "ncu"] = "rocprofv3"
+    at_memory: bool = False
+
+    @property
+    def counts_memory(self) -> bool:
+        """Return whether bytes are counted at the memory, with no cache between."""
+        return self.at_memory or self.tool == "ncu"
 
     @property
     def counts_matrix_work(self) -> bool:

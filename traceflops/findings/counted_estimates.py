@@ -84,18 +84,28 @@ def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = N
         return True  # compression needs special allocations; or traffic is already minimal
     if "occupancy" in name and not speed.has_more_blocks:
         return True  # the grid has no blocks for more room
+    main_stall = speed.stalls[0][0] if "stall" in name and speed.stalls else ""
+    if main_stall == "not_selected":
+        return True  # these warps are ready, but others issue
     # A kernel at the roof of a unit gains only from less work for that unit.
-    is_of_l1 = roof == "l1" and "stall" in name and bool(speed.stalls)
-    main_stall = speed.stalls[0][0] if is_of_l1 else ""
     if share >= least("near"):
         relieves = _RELIEVES[roof].search(name) and not speed.moves_no_more
-        if not relieves and main_stall not in _QUEUES:
+        if not relieves and not (roof == "l1" and main_stall in _QUEUES):
             return True
+    elif "access" in name and computes_most(speed, least):
+        return True
     # Nothing is gained by balancing a part of the memory system that is not busy.
     part = _PART.search(rule.rule or "")
     if part is None and "imbalance" in name:
         part = _PART.search(rule.text)
     return speed.throughputs.get(part[0].lower() if part else "", 1.0) < least("busy")
+
+
+def computes_most(speed: KernelSpeed, least: _Least) -> bool:
+    """Return whether computing limits a kernel and memory behind L1 has little to do."""
+    roof, share = speed.roof or ("", 0.0)
+    beyond = (speed.throughputs.get(name, 1.0) for name in _BEYOND_L1)
+    return roof in COMPUTING and share >= least("bound") and max(beyond) < least("busy")
 
 
 def rule_name(rule: KernelRule) -> str:
@@ -161,12 +171,14 @@ def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | N
     """Return advice on a kernel, replaced if it would change the code of a library's kernel.
 
     If all counted kernels are of frameworks or libraries, the advice tells how to count others;
-    it is all of the advice if these only set up memory.
+    it is all of the advice if these only set up memory, and on a kernel that checks others.
     Code that was built for the debugger has to be built again before it is changed: only advice for
     callers is kept.
     """
     if advice is not None and _only_sets_up(case):
         return counted_fact("remedy.set-up", how=counted_fact("choose"))
+    if advice is not None and "nvidia" in case.program and _REFERENCE.search(speed.name):
+        return counted_fact("remedy.reference", how=counted_fact("choose"))
     if advice is None or advice.code in _OF_CALLERS:
         return advice
     if speed.is_debug:
@@ -182,6 +194,8 @@ def for_callers(case: Case, speed: KernelSpeed, advice: Fact | None) -> Fact | N
     return counted_fact("remedy.library", how=counted_fact("choose") if tells_how else None)
 
 
+_REFERENCE: Final = re.compile(r"(?:(?<![A-Za-z])[Rr]|(?<=[a-z])R)eference(?![a-z])")
+"""A word in names of kernels whose results others are checked by, as in CUTLASS's examples."""
 _SETS_UP: Final = frozenset({"memset", "rng_dropout"})
 
 

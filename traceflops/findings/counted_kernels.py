@@ -27,6 +27,7 @@ from traceflops.findings.counted_estimates import (
 )
 from traceflops.findings.counted_roofs import WARP, relief_of, roofs, wasted_by
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
+from traceflops.findings.kernel_signs import is_slow_at_doubles, share_of_doubles
 from traceflops.findings.rules import statement
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.mfu.measurement import Measurement
@@ -305,9 +306,11 @@ def _held_back(
         return counted_fact("active-sm", share=speed.active), counted_fact("remedy.diverge")
     if speed.is_small:  # nearly enough blocks, and nothing else is known
         return _small_grid(case, speed, kind)
-    return counted_fact("no-limit"), counted_fact(
-        "remedy.even" if speed.stalls else "remedy.unknown"
-    )
+    advice = counted_fact("remedy.even" if speed.stalls else "remedy.unknown")
+    # FP64 of so few units is slow, also while it waits for other instructions.
+    if share_of_doubles(speed) >= least("doubles") and is_slow_at_doubles(case.prepared.trace):
+        return None, fact("joined", parts=(counted_fact("remedy.pipe.fp64"), advice))
+    return counted_fact("no-limit"), advice
 
 
 def _odd_block(case: Case, speed: KernelSpeed, share: float) -> tuple[Fact, Fact] | None:

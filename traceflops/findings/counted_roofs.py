@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import Case, limit
 from traceflops.findings.counted_estimates import (
     COUNTED_KERNEL,
+    computes_most,
     counted_fact,
     is_on_tensor_cores,
     pipes_fact,
@@ -56,7 +58,8 @@ def wasted_by(case: Case, speed: KernelSpeed) -> Iterator[Fact]:
     is_full = speed.roof is not None and speed.roof[1] >= limit(case, COUNTED_KERNEL, "near")
     yield from [idle] if idle is not None and is_long and not is_full else ()
     is_excess = (speed.excess or 0.0) >= limit(case, COUNTED_KERNEL, "excess")
-    if is_excess and not speed.moves_no_more:
+    is_idle = computes_most(speed, partial(limit, case, COUNTED_KERNEL))
+    if is_excess and not (speed.moves_no_more or is_idle):
         yield counted_fact("excess", share=speed.excess)
     ways = [
         float(match[1])

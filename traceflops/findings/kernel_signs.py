@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -9,8 +10,12 @@ from typing import Final
 import numpy as np
 
 from traceflops.characters import kernel_name
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.matching import match
 from traceflops.facts import Fact
+from traceflops.findings.rules import thresholds
 from traceflops.mfu.budget import DevicePeaks
+from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.table.columns import matching, numbers
 from traceflops.table.trace import Trace
 
@@ -33,6 +38,20 @@ def slower_doubles(name: str, devices: Sequence[DevicePeaks]) -> float | None:
         return None
     rates = [(device.match.peak("fp64"), device.match.peak("fp32")) for device in devices]
     return min((fp32 / fp64 if fp64 and fp32 else 0.0 for fp64, fp32 in rates), default=0.0) or None
+
+
+def is_slow_at_doubles(trace: Trace) -> bool:
+    """Return whether all GPUs of a trace are known to be far slower at FP64 than at FP32."""
+    times = thresholds()["main-kernel"]["slow_doubles"]
+    peaks = [match(SeenDevice.of(row)).peak for row in trace.devices.to_pylist()]
+    are_slow = ((peak("fp32") or 0) >= times * (peak("fp64") or math.inf) for peak in peaks)
+    return bool(peaks) and all(are_slow)
+
+
+def share_of_doubles(speed: KernelSpeed) -> float:
+    """Return the share of its peak that FP64 reaches if it is nearest to its limit, else 0."""
+    roof, share = speed.roof or ("", 0.0)
+    return share if roof == "sm" and "fp64" in speed.pipes else 0.0
 
 
 def falling(trace: Trace, name: str, limits: Mapping[str, float]) -> Fact | None:

@@ -45,7 +45,7 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> tuple[Fact, ...]:
     if work.flops_per_ns:
         limits.append(counted_fact("flops", tflops=work.flops_per_ns / PER_TERA))
     if work.bytes_per_ns:
-        limits.append(counted_fact("bytes", gigabytes=work.bytes_per_ns))
+        limits.append(_rate_of_memory(measured, float(work.bytes_per_ns)))
     limits += _of_amd(trace, most.name)
     if speed is not None:
         near = thresholds()[COUNTED_KERNEL]["near"]
@@ -54,6 +54,15 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> tuple[Fact, ...]:
     name, share = short_names([row.name for row in kernels])[most.name], most.sum_ns / total_ns
     told = counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
     return told, *remedies
+
+
+def _rate_of_memory(measured: Measurement, rate: float) -> Fact:
+    """Return a rate in bytes per ns, as a share of the memory's peak if no cache may serve it."""
+    work, peak = measured.executed.work, measured.memory_peak
+    families = work.families if work is not None else ()
+    is_known = families and all(one is not None and one.counts_memory for one in families)
+    share = rate / peak if is_known and peak and rate <= peak else None
+    return counted_fact("bytes", gigabytes=rate, share=share)
 
 
 def _of_amd(trace: Trace, kernel: str) -> list[Fact]:

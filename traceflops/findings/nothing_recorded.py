@@ -6,7 +6,6 @@ the end, or nothing but Python functions.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from typing import Final
@@ -15,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from traceflops.devices.device_facts import SeenDevice
-from traceflops.devices.matching import match
 from traceflops.devices.missing_input import skipped
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Verdict
+from traceflops.findings.kernel_signs import is_slow_at_doubles, share_of_doubles
 from traceflops.findings.little_work import FAILED, RECORD
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.measurement import Measurement
@@ -310,18 +308,13 @@ def led_by_build(verdict: Verdict, trace: Trace, measured: Measurement) -> Verdi
 
 def _is_slow_fp64(trace: Trace, measured: Measurement) -> bool:
     """Return whether FP64 is near its limit in the main kernel, on GPUs with few units for it."""
-    limits, times = thresholds(), thresholds()["main-kernel"]["slow_doubles"]
     total_ns = Counter[str]()  # of all sizes of a kernel
     for speed in measured.speeds:
         total_ns[speed.name] += speed.duration_ns or 0
     by_time = sorted(measured.speeds, key=lambda one: (total_ns[one.name], one.duration_ns or 0))
     main = by_time[-1] if by_time else None
-    roof, share = (main.roof if main is not None else None) or ("", 0.0)
-    if main is None or roof != "sm" or "fp64" not in main.pipes:
-        return False
-    peaks = [match(SeenDevice.of(row)).peak for row in trace.devices.to_pylist()]
-    are_slow = ((peak("fp32") or 0) >= times * (peak("fp64") or math.inf) for peak in peaks)
-    return share >= limits["counted-kernel"]["bound"] and bool(peaks) and all(are_slow)
+    share = share_of_doubles(main) if main is not None else 0.0
+    return share >= thresholds()["counted-kernel"]["bound"] and is_slow_at_doubles(trace)
 
 
 _FRONT_ENDS: Final = {

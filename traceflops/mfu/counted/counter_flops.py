@@ -15,7 +15,13 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution
-from traceflops.devices.counter_formulas import MATRIX, family_by_counters, family_of, formulas_of
+from traceflops.devices.counter_formulas import (
+    MATRIX,
+    Family,
+    family_by_counters,
+    family_of,
+    formulas_of,
+)
 from traceflops.devices.device_facts import shown
 from traceflops.devices.peaks import find
 from traceflops.errors import UsageError
@@ -309,8 +315,7 @@ def _notes(
     is_noted = any(note.code == same_run for note in trace.notes)  # by the reader
     # Only other recordings and counters have a join: see `_joins`.
     joined_sources = [source for source, _ in answers if source.work.origin != "shapes"]
-    tools_of_bytes: set[str] = set()
-    has_bytes = False
+    of_bytes: set[Family | None] = set()
     for source, join in zip(joined_sources, all_joins, strict=True):
         yield from counter_notes.join_notes(join, source.work.launches.count)
         if join.count("dispatch") and not is_noted:
@@ -318,13 +323,12 @@ def _notes(
         if (counters := source.counters) is not None:
             yield from counter_notes.counter_notes(counters)
             if (source.work.size >= 0).any():
-                has_bytes = True
-                tools_of_bytes |= {one.tool for one in counters.families if one is not None}
+                of_bytes |= {*filter(None, counters.families)} or {None}
         yield from source.notes
     # ncu counts bytes at the memory itself, AMD's profilers at the fabric before it.
-    if has_bytes and tools_of_bytes != {"ncu"}:
+    if not all(one is not None and one.counts_memory for one in of_bytes):
         yield note_of("assumed", "fabric-bytes")
-    if "ncu" in tools_of_bytes:
+    if any(one is not None and one.tool == "ncu" for one in of_bytes):
         yield note_of("assumed", "memory-bytes")
     if check is not None and abs(check.difference) > _AGREE:
         code = f"counters-differ-from-shapes{'' if check.difference > 0 else '.less'}"
