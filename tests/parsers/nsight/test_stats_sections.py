@@ -370,11 +370,11 @@ def test_text_of_2019_has_copies_and_calls_too(tmp_path: Path) -> None:
 def test_versions_in_a_programs_output_do_not_tell_the_decimal_mark(tmp_path: Path) -> None:
     """A comma after a number in a sentence made sizes of three decimals 1,000 times too large."""
     times = _console(
-        "Time(%)|Total Time|Operations|Average|Minimum|Maximum|Name".split("|"),
+        ["Time(%)", "Total Time", "Operations", "Average", "Minimum", "Maximum", "Name"],
         f"9|800|2|400.0|4|4|{COPIED}".split("|"),
     )
     sizes = _console(
-        "Total|Operations|Average|Minimum|Maximum|Name".split("|"),
+        ["Total", "Operations", "Average", "Minimum", "Maximum", "Name"],
         f"1.500|2|0.750|0.750|0.750|{COPIED}".split("|"),
     )
     lines = ["Please note: compute capability 8.6, driver 11.4, step 0, cuDNN 6.0.", ""]
