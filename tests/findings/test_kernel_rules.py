@@ -818,3 +818,25 @@ def test_fused_kernels_that_the_host_launches_late_may_gain_all_that_is_fused() 
     assert one.gain is not None
     assert one.gain.low_ns == 0
     assert one.gain.high_ns == pytest.approx(4 * (5 - 0.5) * 90 * US, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("last", "is_told"),
+    [
+        ("PointwiseOpScalarListFunctor<float, 3, 3, 0>, std::divides<float> >", True),
+        ("PointwiseOpScalarFunctor<float, 3, 3, 0>, std::multiplies<float> >", False),
+        ("FusedAdamMathFunctor<float, 4>, PointwiseOp, std::divides<float> >", False),
+    ],
+)
+def test_without_operators_the_quotient_of_adam_tells_its_optimizer(
+    last: str, *, is_told: bool
+) -> None:
+    """Lists of tensors may be scaled elsewhere, too, as to clip gradients."""
+    head = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<"
+    kernels = [(GEMM, 90), (f"{head}BinaryOpListAlpha>", 90), (f"{head}{last}", 90)]
+    works = [
+        (name, 0, (100 + 100 * place) * US, us * US) for place, (name, us) in enumerate(kernels * 4)
+    ]
+    run = trace_of(**launched(*works), devices=[A100], ops=[])
+    found_rules = [one.rule for one in tf.analyze(run).findings]
+    assert ("unfused-optimizer" in found_rules) is is_told
