@@ -164,6 +164,18 @@ def test_a_gap_in_which_code_is_loaded_is_start_up_as_a_whole_whatever_the_host_
     assert run(load, unload | {"start_ns": 9_000 * US}, marks=[wait], first="k")["load"] == 100
 
 
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [("ncclCommInitRank", {"communicator": 8_000, "hole": 1_995}), ("ncclAllReduce", {})],
+)
+def test_a_communicator_is_made_once_whatever_is_called_in_it(
+    name: str, kinds: dict[str, int]
+) -> None:
+    mark = {"name": name, "kind": "annotation", "start_ns": 0, "dur_ns": 8_000 * US}
+    pinned = [call("cudaHostAlloc", 100 + 800 * n, 800 + 800 * n) for n in range(9)]
+    assert run(*pinned, marks=[mark], first="k") == kinds
+
+
 @pytest.mark.parametrize(("loading", "is_start_up"), [(6, True), (7, False)])
 def test_gaps_that_load_code_may_be_most_but_not_nearly_all(
     loading: int, *, is_start_up: bool

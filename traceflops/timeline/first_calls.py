@@ -40,6 +40,7 @@ COMPILING: Final = re.compile(
 _CHILD_ENDS: Final = re.compile(r"wait(pid|id|3|4)?$")
 _CHILD_WRITES: Final = re.compile(r"read$|p?poll$|p?select$|epoll_p?wait$")
 """System calls that wait for a child process to end, and those that wait for its output."""
+_MAKES_COMMUNICATOR: Final = re.compile(r"[nr]cclComm(Init|Split|Finalize|Destroy|Abort)")
 _UNLOADS: Final = re.compile(r"(cu|hip)(Module|Library)Unload")
 _CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture")
 _INSTANTIATE: Final = re.compile(r"GraphInstantiate|GraphExecUpdate|GraphUpload")
@@ -238,6 +239,13 @@ class Calls:
                 kept += [starts, firsts, stops]
         rows, end_ns = np.concatenate(kept), start_ns + np.maximum(dur_ns, 0)
         return process[rows], thread[rows], np.minimum(from_ns, end_ns)[rows], end_ns[rows]
+
+    def communicators(self) -> Times:
+        """Return the ranges in which a library makes or frees a communicator of several GPUs."""
+        name = self.trace.marks["name"]
+        process, thread, start_ns, dur_ns = times_of(self.trace.marks)
+        rows = np.flatnonzero(matching(name, _MAKES_COMMUNICATOR.match) & (dur_ns >= LEAST_NS))
+        return process[rows], thread[rows], start_ns[rows], (start_ns + dur_ns)[rows]
 
     def captures(self) -> Times:
         """Return the captures and instantiations of graphs before the first graph launch."""

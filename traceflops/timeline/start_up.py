@@ -11,6 +11,7 @@ A first call of its kind loads code, creates a context, or pins a buffer. Start-
 * all of a call that loads code or makes a stream, of a compilation, of a long allocation and of the
   capture of a graph, if what is launched next has not been launched before; of a call that loads
   code also if the process has unloaded none so far;
+* all of a range in which NCCL or RCCL makes or frees a communicator;
 * what an operator takes beyond usual that looks up many functions: it chooses a kernel;
 * "gap": the time without operators and functions in a gap in which code is loaded or compiled for
   its first use, if the others, a quarter of all or more, are much shorter, at most a few aside;
@@ -65,6 +66,7 @@ KINDS: Final = {
     "compile": "compiling",
     "capture": "capturing graphs",
     "workers": "loader workers",
+    "communicator": "making communicators",
     "children": "child processes",
     "first-launch": "first launches",
     "first-copy": "first copies",
@@ -215,6 +217,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("compile", calls.functions(COMPILING)),
         ("capture", calls.captures()),
         ("workers", calls.workers()),
+        ("communicator", calls.communicators()),
         ("children", calls.children()),
         ("first-launch", calls.first_launches()),
         ("first-copy", calls.first_copies()),
