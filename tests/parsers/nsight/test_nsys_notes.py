@@ -426,6 +426,21 @@ def test_samples_in_libraries_of_cuda_tell_that_the_program_called_it(
     assert said in tf.analyze(made(tmp_path, export)).verdict.sentence
 
 
+@pytest.mark.parametrize("is_newer", [False, True])
+def test_launches_without_records_under_a_newer_driver_need_a_newer_profiler(
+    tmp_path: Path, *, is_newer: bool
+) -> None:
+    export = NsysFile()
+    for at in range(1, 100, 10):
+        export.call(at, at + 5, at)
+    for text in (_BEGUN, *[_DRIVER] * is_newer):
+        export.row("DIAGNOSTIC_EVENT", severity=2, text=text)
+    sentence = tf.analyze(made(tmp_path, export)).verdict.sentence
+    assert sentence.startswith("GPU records are missing")
+    newer = "Record with the newest Nsight Systems: this one knows drivers up to CUDA 12.8"
+    assert (newer in sentence) is is_newer
+
+
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
