@@ -102,6 +102,7 @@ def attention(middle: str, product_op: str = "aten::bmm") -> list[Made]:
 
 CHAIN = [made(name, 20, "aten::add") for name in (ADD, MUL, TANH, NORM, ADD, MUL)]
 STEP = [{"name": "Optimizer.step#AdamW.step", "start_ns": 0, "dur_ns": 10_000}]
+TO_IMAGE = made("void upsample_gen2d_aa_out_frame<float>(float*)", 700, "aten::upsample")
 FOREACH = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<BinaryOpListAlpha>"
 FUSED = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor>"
 FP64 = "void gemv2T_kernel_val<int, int, double, double, double, double, 128>"
@@ -187,6 +188,14 @@ def test_a_contiguous_copy_with_casts_only_converts(launcher: str, is_cast: bool
     """Its operator has no types; of the other launcher strides may be the reason."""
     name = f"void at::native::{launcher}<at::native::direct_copy_kernel_cuda, LoadWithCast<1> >"
     assert ("casts" in found([HEALTHY, made(name, 100, "aten::copy_")])) == is_cast
+
+
+@pytest.mark.parametrize(
+    ("others", "said"), [([HEALTHY], "bfloat16"), ([TO_IMAGE], "Convert once")]
+)
+def test_only_a_model_is_to_be_loaded_in_one_type(others: list[Made], said: str) -> None:
+    cast = made(COPY, 100, "aten::copy_", ROWS, types='["c10::BFloat16", "float"]')
+    assert said in found([*others, cast])["casts"].remedy
 
 
 @pytest.mark.parametrize("rule", FAULTS)

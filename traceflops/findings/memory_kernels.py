@@ -116,7 +116,9 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     yield from causes
     if causes:  # if runs gain too little, their kernels may be told below
         rest &= ~in_run
-    yield from kernel_cause(facts, "casts", casts & rest, nothing)
+    computes = is_top(facts.prepared.linked.categorised, "compute", facts.row).any()
+    knows = frozenset({"model"} if computes else ())
+    yield from kernel_cause(facts, "casts", casts & rest, nothing, (), knows)
     makes_dense = facts.within(is_one_of(ops["name"], "aten::contiguous", "aten::clone"))
     copies = rest & facts.is_sub("memory/copy") & ~casts & makes_dense
     yield from kernel_cause(facts, "layout-copies", copies, nothing)
