@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from traceflops.accelerators import ACTIVITIES, CUDA, accelerator, tracers
-from traceflops.table.trace import NEW_DRIVER
 
 if TYPE_CHECKING:
     from traceflops.table.trace import Note, Source
@@ -131,10 +130,6 @@ SKIPPED: Final = "dispatches-missing"
 _WAIT: Final = _do("record after a warm-up, and wait for the GPU before recording ends")
 _OR_RANGES: Final = ", or record_function() around code between operators"
 _EMIT_NVTX: Final = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the steps"
-_NEWER: Final = (
-    "record with the newest Nsight Systems: this one knows drivers up to CUDA {}, and that of this "
-    "system is newer"
-)
 _EVERYTHING: Final = {PYTORCH: ACTIVITIES, ROCPROF: ROCPROFV3, NSIGHT: NSYS, XLA: _WITH_XLA}
 
 _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
@@ -321,9 +316,7 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     if tool == XLA:
         how = how._replace(text=how.text.format(**_names(of.source.facts.get(FRAMEWORK))))
     if tool == NSIGHT:
-        newest = of.source.facts.get(NEW_DRIVER)
-        is_too_new = newest is not None and lack == "device records"
-        how = _do(_NEWER.format(newest)) if is_too_new else _with_nsight(counts, lack, how)
+        how = _with_nsight(counts, lack, how)
     if _is_old(of):  # a GPU that neither nsys nor ncu can record
         how = how._replace(text=_OF_NSYS.sub(NVPROF, how.text))
         how = How("") if lack == "kernel counters" else how
