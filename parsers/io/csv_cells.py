@@ -263,7 +263,8 @@ def decimal(text: str, comma: bool = False) -> float | None:
 def clear_mark(cell: str) -> str | None:
     """Return the decimal mark of a number, None if it is not certain.
 
-    A mark that occurs twice separates thousands; a single mark before three digits may do so, too.
+    A mark that occurs twice separates thousands; a single mark before three digits may do so, too;
+    one at the end is of the sentence: "version 8.6,".
     """
     marks = [c for c in cell[:_LONGEST] if c in ".,"]
     if not marks or len(cell) > _LONGEST or not _NUMBER.fullmatch(cell):
@@ -272,6 +273,8 @@ def clear_mark(cell: str) -> str | None:
     if marks.count(last) > 1:
         return ("," if last == "." else ".") if _THREES.fullmatch(cell) else None
     whole, _, behind = cell.rpartition(last)
+    if not behind:
+        return None
     has_both = len(set(marks)) == 2
     cannot_be_thousands = len(behind) != 3 or len(whole.lstrip("-")) > 3 or whole == "0"
     return last if has_both or cannot_be_thousands else None

@@ -227,7 +227,7 @@ def test_what_is_done_only_once_is_start_up(name: str) -> None:
     assert wrong(run, way) == {}
     sums, _, _ = planted(run, way.recorded)
     first = {name: ns for (kind, name), ns in sums.items() if kind == "start_up"}
-    assert set(first) == {*KINDS} - {*GAPS, "workers", "children"}
+    assert set(first) == {*KINDS} - {*GAPS, "workers", "children", "communicator"}
     assert truth(run).ranks[0].components["start_up"] == sum(first.values())
 
 

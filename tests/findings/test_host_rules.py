@@ -247,6 +247,25 @@ def test_small_copies_of_which_each_is_waited_for_are_to_be_joined(
     ) == is_told
 
 
+@pytest.mark.parametrize(("copies", "is_told"), [(20, True), (3, False)])
+def test_small_copies_that_are_most_of_what_is_launched_are_to_be_joined(
+    copies: int, *, is_told: bool
+) -> None:
+    """Four kernels have 20 copies of 8 bytes beside them, or 3; between them are short calls."""
+    events = [one for one in SHORT if one["start_ns"] < 1_700_000]
+    moves, calls = list[dict[str, Any]](), list[dict[str, Any]]()
+    for number in range(copies):
+        link = {"correlation": 1_000 + number}
+        at = 1_800_000 + 9_000 * number
+        calls.append({"name": "cudaMemcpyAsync", "start_ns": at, "dur_ns": 8_000, **link})
+        copy = {"name": "Memcpy DtoH", "kind": "memcpy", "direction": "DtoH", "bytes": 8}
+        moves.append({**copy, "start_ns": at + 6_000, "dur_ns": 1_000, **link})
+    analysis = run(0, 2_000_000, 0, 0, by="nsys", calls=[*events, *calls], activities=moves)
+    (found,) = of_rule(analysis, "other-calls")
+    told = "Most of what is launched are copies between CPU and GPU of about 8 B"
+    assert (told in (found.remedy or "")) is is_told
+
+
 @pytest.mark.parametrize(("alloc_ns", "is_told"), [(20_000, False), (2_000, True)])
 def test_fast_launches_are_not_blamed_for_what_the_host_does_between(
     alloc_ns: int, *, is_told: bool

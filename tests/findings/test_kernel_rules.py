@@ -102,6 +102,7 @@ def attention(middle: str, product_op: str = "aten::bmm") -> list[Made]:
 
 CHAIN = [made(name, 20, "aten::add") for name in (ADD, MUL, TANH, NORM, ADD, MUL)]
 STEP = [{"name": "Optimizer.step#AdamW.step", "start_ns": 0, "dur_ns": 10_000}]
+TO_IMAGE = made("void upsample_gen2d_aa_out_frame<float>(float*)", 700, "aten::upsample")
 FOREACH = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<BinaryOpListAlpha>"
 FUSED = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor>"
 FP64 = "void gemv2T_kernel_val<int, int, double, double, double, double, 128>"
@@ -187,6 +188,14 @@ def test_a_contiguous_copy_with_casts_only_converts(launcher: str, is_cast: bool
     """Its operator has no types; of the other launcher strides may be the reason."""
     name = f"void at::native::{launcher}<at::native::direct_copy_kernel_cuda, LoadWithCast<1> >"
     assert ("casts" in found([HEALTHY, made(name, 100, "aten::copy_")])) == is_cast
+
+
+@pytest.mark.parametrize(
+    ("others", "said"), [([HEALTHY], "bfloat16"), ([TO_IMAGE], "Convert once")]
+)
+def test_only_a_model_is_to_be_loaded_in_one_type(others: list[Made], said: str) -> None:
+    cast = made(COPY, 100, "aten::copy_", ROWS, types='["c10::BFloat16", "float"]')
+    assert said in found([*others, cast])["casts"].remedy
 
 
 @pytest.mark.parametrize("rule", FAULTS)
@@ -818,3 +827,25 @@ def test_fused_kernels_that_the_host_launches_late_may_gain_all_that_is_fused() 
     assert one.gain is not None
     assert one.gain.low_ns == 0
     assert one.gain.high_ns == pytest.approx(4 * (5 - 0.5) * 90 * US, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("last", "is_told"),
+    [
+        ("PointwiseOpScalarListFunctor<float, 3, 3, 0>, std::divides<float> >", True),
+        ("PointwiseOpScalarFunctor<float, 3, 3, 0>, std::multiplies<float> >", False),
+        ("FusedAdamMathFunctor<float, 4>, PointwiseOp, std::divides<float> >", False),
+    ],
+)
+def test_without_operators_the_quotient_of_adam_tells_its_optimizer(
+    last: str, *, is_told: bool
+) -> None:
+    """Lists of tensors may be scaled elsewhere, too, as to clip gradients."""
+    head = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<"
+    kernels = [(GEMM, 90), (f"{head}BinaryOpListAlpha>", 90), (f"{head}{last}", 90)]
+    works = [
+        (name, 0, (100 + 100 * place) * US, us * US) for place, (name, us) in enumerate(kernels * 4)
+    ]
+    run = trace_of(**launched(*works), devices=[A100], ops=[])
+    found_rules = [one.rule for one in tf.analyze(run).findings]
+    assert ("unfused-optimizer" in found_rules) is is_told

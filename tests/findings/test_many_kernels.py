@@ -63,6 +63,20 @@ def test_others_are_told_only_where_elementwise_work_has_much_time(
     assert [one.rule for one in told] == rules
 
 
+@pytest.mark.parametrize("alone", [4_999, 5_000])
+def test_kernels_that_graphs_replay_are_not_launched_one_by_one(alone: int) -> None:
+    """Half of the kernels at least are not launched alone: then the remedy is in place."""
+    calls = [
+        {"kind": "call", "name": name, "count": count, "total_ns": count * 9_000}
+        for name, count in (("cudaGraphLaunch_v10000", 100), ("cudaLaunchKernel", alone))
+    ]
+    analysis = analysed((ADD, 10_000, 4_000), totals=calls)
+    are_replayed = alone < 5_000
+    codes = [part.code for part in analysis.verdict.parts]
+    assert ("verdict.replayed-totals" in codes) is are_replayed
+    assert ("tiny-kernels" in [one.rule for one in analysis.findings]) is not are_replayed
+
+
 LOOP = "nvkernel__ZN16_INTERNAL_2_cg_c5solveEPiS0__F1L{}_22"
 
 

@@ -121,7 +121,8 @@ def test_a_first_launch_that_waits_for_a_place_in_the_queue_is_none() -> None:
     [
         ("cuModuleLoadData", "new", {"load": 3_000, "gap": 7_000}),
         ("hsa_executable_load_agent_code_object", "new", {"load": 3_000, "gap": 7_000}),
-        ("cuLibraryLoadData", "k", {}),  # loaded again for what ran before
+        ("cuLibraryLoadData", "k", {"load": 3_000, "gap": 7_000}),  # another variant of k
+        ("cuLinkComplete", "k", {"load": 3_000, "gap": 7_000}),
         ("cudaMalloc", "new", {"first-call": 3_000, "hole": 6_995}),
         ("cudaMalloc", "k", {"first-call": 3_000, "hole": 6_995}),
         ("cudaDeviceSynchronize", "new", {}),
@@ -156,9 +157,42 @@ def test_a_gap_in_which_code_is_loaded_is_start_up_as_a_whole_whatever_the_host_
     wait = {"name": "epoll_pwait", "kind": "system", "start_ns": 0, "dur_ns": 5_000 * US}
     load = call("cuModuleLoadDataEx", 6_000, 6_100)
     assert run(load, marks=[wait]) == {"load": 100, "gap": 9_900}
-    # A function says what it does, and code that ran before is no new code.
+    # A function says what it does; code that is loaded once more was unloaded before.
     assert run(load, marks=[wait | {"kind": "python"}]) == {"load": 100, "gap": 4_900}
-    assert run(load, marks=[wait], first="k") == {}
+    unload = call("cuModuleUnload", 5_500, 5_501)
+    assert run(unload, load, marks=[wait], first="k") == {}
+    assert run(load, unload | {"start_ns": 9_000 * US}, marks=[wait], first="k")["load"] == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [("ncclCommInitRank", {"communicator": 8_000, "hole": 1_995}), ("ncclAllReduce", {})],
+)
+def test_a_communicator_is_made_once_whatever_is_called_in_it(
+    name: str, kinds: dict[str, int]
+) -> None:
+    mark = {"name": name, "kind": "annotation", "start_ns": 0, "dur_ns": 8_000 * US}
+    pinned = [call("cudaHostAlloc", 100 + 800 * n, 800 + 800 * n) for n in range(9)]
+    assert run(*pinned, marks=[mark], first="k") == kinds
+
+
+@pytest.mark.parametrize(("loading", "is_start_up"), [(6, True), (7, False)])
+def test_gaps_that_load_code_may_be_most_but_not_nearly_all(
+    loading: int, *, is_start_up: bool
+) -> None:
+    """Of 8 gaps, those without loading tell how long one usually is."""
+    works, loads, at = [("k", 0, 6 * US, 10 * US)], [], 0
+    for number in range(8):
+        at += 2 * MS if number < loading else 30 * US
+        works.append((f"k{number}", at, at + 6 * US, 10 * US))
+        if number < loading:
+            loads.append({"name": "cuModuleLoadData", "start_ns": at - MS, "dur_ns": 200 * US})
+    made = launched(*works)
+    for row in made["calls"]:
+        row["dur_ns"] = 5 * US
+    made["calls"] += loads
+    [account] = prepare(trace_of(**made), Selection()).accounts.values()
+    assert (account.start_up_by_kind["gap"].length_ns > 0) is is_start_up
 
 
 @pytest.mark.parametrize(

@@ -377,13 +377,34 @@ def test_what_a_missing_record_changes_depends_on_its_kind(
     assert analysis.total.knows_idle == (state != "incomplete")
 
 
-@pytest.mark.parametrize(("late", "at", "lost"), [(2, 4_000, 0), (3, 4_000, 3), (2, 2_000, 2)])
+@pytest.mark.parametrize(("late", "at", "lost"), [(2, 4_000, 0), (3, 4_000, 3)])
 def test_a_few_launches_behind_all_work_are_not_awaited(late: int, at: int, lost: int) -> None:
     """The work of 20 launches ends at 2,900 ns; a tenth of them or more follow without a record."""
     api = [*calls(*LAUNCH, *LAUNCH), *calls(*LAUNCH[:late], at=at, first=20), LATE]
     found = records(trace_of(calls=api, activities=kernels(*range(20))))
     assert (found.lost, found.queued) == (lost, late - lost)
     assert found.is_judged == (not lost)
+
+
+@pytest.mark.parametrize(
+    ("late", "at", "missing", "lost"),
+    [(19, 2_000, [], 0), (20, 2_000, [], 20), (19, 2_800, [], 19), (19, 2_000, [7], 20)],
+)
+def test_what_was_launched_while_the_gpu_lagged_is_not_lost(
+    late: int, at: int, missing: list[int], lost: int
+) -> None:
+    """The program ran on for long after work that ends at 2,900 ns, the last with a record.
+
+    What follows was launched before that, so it ran later: not so if it is most, if one call came
+    when the GPU was idle, or if one before lost its record, too.
+    """
+    api = [
+        *calls(*["cudaLaunchKernel"] * 20),
+        *calls(*["cudaLaunchKernel"] * late, at=at, first=20),
+    ]
+    work = [one for one in kernels(*range(20)) if one["correlation"] not in missing]
+    found = records(trace_of(calls=[*api, LATE], activities=work))
+    assert (found.lost, found.queued) == (lost, late + len(missing) - lost)
 
 
 @pytest.mark.parametrize(("recorded", "queued", "share"), [(3, 7, 1.0), (8, 2, 0.2), (10, 0, None)])

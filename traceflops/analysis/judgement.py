@@ -74,7 +74,7 @@ from traceflops.mfu.serving_passes import Serving
 from traceflops.ranks.who_waits import RankReport
 from traceflops.remedies import advice
 from traceflops.table.nesting import OpTree
-from traceflops.table.trace import Trace
+from traceflops.table.trace import NEW_DRIVER, Trace
 from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.host_work import COPIES_MISSING
 from traceflops.timeline.records import EMPTY_ACCOUNT, Account
@@ -331,9 +331,12 @@ def _main_verdict(facts: VerdictFacts, figures: _Figures, on_cpu: OnCpu | None) 
     total, measured, losses, ranks = figures.total, figures.measured, figures.losses, figures.ranks
     basis, count = figures.basis, len(figures.devices)
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
+    newest = facts.trace.source.facts.get(NEW_DRIVER)
     verdict = (
         facts.samples
-        or verdicts.records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
+        or verdicts.records_verdict(
+            facts.records, facts.how, late_rank, on_cpu, facts.calls, newest
+        )
         or verdicts.serialized_verdict(facts.records, measured, facts.trace)
         or untimed_verdict(facts.untimed, measured, facts.trace, late_rank)
         or facts.memory

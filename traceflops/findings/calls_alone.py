@@ -204,6 +204,14 @@ def launches_of(untimed: Untimed) -> int:
     return sum(one["count"] or 0 for one in calls if LAUNCH.match(one["name"]))
 
 
+def graph_launches_of(untimed: Untimed) -> int:
+    """Return how many launches of graphs start most of the kernels, 0 if none do."""
+    calls = untimed.of_kind("call").to_pylist()
+    graphs = sum(one["count"] or 0 for one in calls if GRAPH_LAUNCH.match(one["name"]))
+    kernels = sum(one["count"] or 0 for one in untimed.of_kind("kernel").to_pylist())
+    return graphs if 2 * (launches_of(untimed) - graphs) < kernels else 0
+
+
 def launches_beyond_work(untimed: Untimed) -> tuple[Fact, ...]:
     """Return the most that GPUs can be busy if launching alone takes longer than all their work.
 

@@ -25,7 +25,13 @@ from traceflops.characters import kernel_name
 from traceflops.facts import Value
 from traceflops.findings.allocations import of_allocations
 from traceflops.findings.case import Case
-from traceflops.findings.copy_sizes import MANY, WAYS, before_batches, small_copies
+from traceflops.findings.copy_sizes import (
+    MANY,
+    WAYS,
+    before_batches,
+    between_host_and_device,
+    small_copies,
+)
 from traceflops.findings.device_memory import are_pinned, reads_back
 from traceflops.findings.finding import short_name
 from traceflops.findings.host_samples import MPI, are_copies, sampled, switched
@@ -152,6 +158,12 @@ def _of_launches(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict
     each = next((own for own in costs if own.count >= steps), None)
     place = [short_name(own) for own in (each.call, each.site) if own] if each else []
     values: dict[str, Value] = {"wait": " in ".join(place) or None}
+    # Most of what is launched may be small copies.
+    small, size = small_copies(case, by_calls=True)
+    row = case.prepared.chosen.row
+    are_most = 2 * between_host_and_device(case.prepared.trace)[row].sum() > len(row)
+    if small and are_most:
+        knows, values = knows | {"mostly-copies"}, values | {"copied": size["bytes"]}
     if rule != LATENCY or not costs:
         return knows, values
     drained_ns = sum(culprit.blocked_before_ns for culprit in idle.culprits)
@@ -159,7 +171,6 @@ def _of_launches(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict
     values["call"] = costs[0].call
     # Most of it may be before small copies, of which each is waited for.
     copies_ns = sum(own.idle_ns for own in idle.culprits if ASYNC_COPY.match(own.label))
-    small, size = small_copies(case, by_calls=True)
     knows |= {"copies"} if small and 2 * copies_ns > idle.idle_ns else set()
     return knows, values | size
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from traceflops.attribution.kernels import kind_of
 from traceflops.facts import Fact, Value, fact
+from traceflops.findings.calls_alone import graph_launches_of
 from traceflops.findings.case import Case, limit
 from traceflops.findings.finding import MOST_ROWS, Finding, Row, row_name, short_name
 from traceflops.findings.rules import advice_of, statement
@@ -318,7 +319,8 @@ _KERNEL, _UNKNOWN = "kernel", "other"
 def many_kernels(case: Case) -> Iterator[Finding]:
     """Give a finding on many kernels as short as their launch, else on much elementwise work.
 
-    Shares are of the time of all work on GPUs, counts are of launches.
+    Shares are of the time of all work on GPUs, counts are of launches. Kernels that graphs replay
+    have no launches of their own.
     """
     rows = case.untimed.rows.to_pylist() if case.untimed is not None else []
     # Totals of some tools lack shares or counts.
@@ -327,7 +329,8 @@ def many_kernels(case: Case) -> Iterator[Finding]:
     tiny = [row for row in rows if row["mean_ns"] < limit(case, _TINY, "most_ns")]
     tiny_count, share = sum(row["count"] for row in tiny), sum(row["share"] for row in tiny)
     least = max(limit(case, _TINY, "least_count"), limit(case, _TINY, "least_of_all") * count)
-    if tiny_count >= least and share >= limit(case, _TINY, "least_share"):
+    are_much = tiny_count >= least and share >= limit(case, _TINY, "least_share")
+    if are_much and case.untimed is not None and not graph_launches_of(case.untimed):
         yield _of_kernels(case, _TINY, tiny, tiny_count / count)
         return
     elementwise = [row for row in rows if row["sub"] == "elementwise"]

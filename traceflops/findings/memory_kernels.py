@@ -53,6 +53,8 @@ _FUSED_OPTIMIZER: Final = re.compile(
     r"[Ff]used|AdamFunctor|(^|[^A-Za-z])LAMB|SGDFunctor|NovoGrad|triton_"
 )
 _LISTS: Final = re.compile(r"multi_tensor_apply|foreach", re.IGNORECASE)
+_OF_ADAM: Final = re.compile(r"multi_tensor_apply.*PointwiseOp\w*Functor.*divides")
+"""The quotient by which Adam and its like change parameters, of lists of tensors."""
 _CAST: Final = re.compile(
     r"(?:b?float\d+|half|float8\w{0,12}|bfloat16tofloat32|float16tofloat32)_copy_kernel"
     r"|^triton_poi_fused__to_copy_\d+$"
@@ -85,7 +87,7 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     attention, kept = _attention(facts)
     yield from kernel_cause(facts, "unfused-attention", attention, kept)
     rest &= ~attention
-    optimizer = facts.in_phase("optimizer") & ~facts.named(_FUSED_OPTIMIZER.search) & rest
+    optimizer = _of_optimizer(facts) & ~facts.named(_FUSED_OPTIMIZER.search) & rest
     rest &= ~optimizer
     # The time that a fused optimizer leaves of kernels for lists of tensors, and for single tensors
     of_lists = limit(facts.case, "unfused-optimizer", "kept_lists")
@@ -114,10 +116,19 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     yield from causes
     if causes:  # if runs gain too little, their kernels may be told below
         rest &= ~in_run
-    yield from kernel_cause(facts, "casts", casts & rest, nothing)
+    computes = is_top(facts.prepared.linked.categorised, "compute", facts.row).any()
+    knows = frozenset({"model"} if computes else ())
+    yield from kernel_cause(facts, "casts", casts & rest, nothing, (), knows)
     makes_dense = facts.within(is_one_of(ops["name"], "aten::contiguous", "aten::clone"))
     copies = rest & facts.is_sub("memory/copy") & ~casts & makes_dense
     yield from kernel_cause(facts, "layout-copies", copies, nothing)
+
+
+def _of_optimizer(facts: KernelFacts) -> BoolArray:
+    """Return the mask of kernels of the optimizer; names of Adam's tell where no operator does."""
+    lists = facts.is_sub("memory/optimizer") & facts.named(_LISTS.search)
+    is_told = not facts.prepared.trace.ops.num_rows and facts.named(_OF_ADAM.search).any()
+    return lists if is_told else facts.in_phase("optimizer")
 
 
 def loss_softmax(facts: KernelFacts) -> Iterator[Cause]:

@@ -60,6 +60,11 @@ NO_PROGRAM: Final = "verdict.no-program"
 _NO_WORK, _ON_CPU = "verdict.no-gpu-operations", "verdict.on-cpu"
 _ONLY, _MISSING = "verdict.only-cpu-records", "verdict.records-missing"
 _PROTECTED: Final = "Protected Memory mode"  # of a GPU for confidential computing
+_NOT_BEGUN: Final = {
+    "unused": "verdict.cuda-unused",
+    "untraced-process": "verdict.cuda-untraced-process",
+}
+"""Statements by the end of tracing that never began."""
 _LOST: Final = ("running", "unflushed")
 """Ends of the tracing of CUDA after which records may be lost."""
 _ASKS: Final = re.compile(r"cu(da)?(?:[A-Z]\w*)?Get(?![a-z])")
@@ -94,9 +99,8 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     is_told = is_explained or launch_calls(trace) > 0 or launches_none
     if end in _LOST and not is_told:
         return fact("verdict.cuda-lost", why=fact(f"cuda-end.{end}"), newest=newest)
-    if (end == "unused" or newest) and not is_explained and not has_calls:
-        code = "verdict.cuda-unused" if end == "unused" else "verdict.driver-too-new"
-        return fact(code, newest=newest)
+    if (end in _NOT_BEGUN or newest) and not is_explained and not has_calls:
+        return fact(_NOT_BEGUN.get(end or "", "verdict.driver-too-new"), newest=newest)
     if facts.get(CUDA_TRACE) and not end and not is_explained and not has_calls:
         return fact("verdict.cuda-no-records")
     traced = facts.get(TRACED, "cuda")

@@ -7,7 +7,12 @@ from typing import Any, Final
 
 from traceflops.categories.programs import may_be_own
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.calls_alone import launches_beyond_work, launches_of, single_calls
+from traceflops.findings.calls_alone import (
+    graph_launches_of,
+    launches_beyond_work,
+    launches_of,
+    single_calls,
+)
 from traceflops.findings.case import Case
 from traceflops.findings.counted_estimates import short_names
 from traceflops.findings.finding import Finding, Row, severity_of
@@ -43,8 +48,11 @@ def totals_alone(untimed: Untimed, trace: Trace) -> tuple[Fact, ...]:
     is_kernel = is_one_of(trace.totals["kind"], "kernel")
     processes = len(distinct(numbers(trace.totals["process"])[is_kernel]))
     several = (fact("verdict.several-totals", count=processes),) if processes > 1 else ()
+    graphs = graph_launches_of(untimed)
+    replayed = (fact("verdict.replayed-totals", count=graphs),) if graphs else ()
     return (
         _with_kernels(untimed, works, shown),
+        *replayed,
         *_communication(untimed, works, shown, is_one=processes == 1),
         *several,
         *single_calls(untimed.of_kind("call"), untimed.device_ns),

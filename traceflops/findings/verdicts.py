@@ -157,17 +157,20 @@ def records_verdict(
     late_rank: Fact | None = None,
     on_cpu: OnCpu | None = None,
     called: tuple[Fact, ...] = (),
+    newest: str | None = None,
 ) -> Verdict | None:
     """Return the verdict if too much is not recorded to judge anything, else None.
 
     `how` is the clause on how to record it, or ""; `late_rank` the statement on the rank that holds
     others up, which needs only recorded work; `on_cpu` tells what the CPU did, `called` what takes
-    the time of a host without operators.
+    the time of a host without operators. `newest` is the newest driver that the profiler knows, if
+    that of the system is newer.
     """
     late = tuple(filter(None, [late_rank]))
     match records.state:
         case "missing":
-            missing = fact("verdict.records-missing", calls=records.words, how=how)
+            values = {"newest": newest} if newest else {"how": how}
+            missing = fact("verdict.records-missing", calls=records.words, **values)
             host = (*on_cpu.leads, *on_cpu.gpu.waits) if on_cpu is not None else ()
             return Verdict((missing, *called, *host), "records-missing")
         case "incomplete" if records.timed.lack():

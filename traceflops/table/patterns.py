@@ -65,9 +65,10 @@ FREES: Final = re.compile(r"(cuda|hip)Free(Host)?|(cuda|hip)HostUnregister|cuMem
 BEGINS_PROGRAM: Final = re.compile(r"(cu|hip)Init$|cu(CtxCreate|DevicePrimaryCtxRetain)(_v\d)?$")
 """Calls that a program makes before its first GPU work, and no more."""
 LOADS: Final = re.compile(
-    r"(cu|hip)(Module|Library)Load|hsa_(executable_(load|freeze)|code_object)"
+    r"(cu|hip)((Module|Library)Load|Link(Create|Add|Complete))"
+    r"|hsa_(executable_(load|freeze)|code_object)"
 )
-"""Calls that load code."""
+"""Calls that load code, or link it when it was compiled at run time."""
 COMPILES: Final = re.compile(
     r"\(dynamo_timed\)$|/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py\("
     r"|/_inductor/(graph|scheduler|async_compile)\.py\("

@@ -32,9 +32,10 @@ CUPTI_ERROR, NEW_DRIVER = "cupti_error", "driver_newer_than"
 CUDA_END: Final = "cuda_end"
 """The fact that tracing of CUDA did not end in order.
 
-"unused": no process began to use CUDA; "running": one ran on when recording stopped; "unflushed":
-one did so, or ended without handing over its last records; "no-driver": the system had none;
-"empty": the recording has no record of any kind.
+"unused": no process began to use CUDA; "untraced-process": one did, as CPU samples show, but its
+tracing did not begin; "running": one ran on when recording stopped; "unflushed": one did so, or
+ended without handing over its last records; "no-driver": the system had none; "empty": the
+recording has no record of any kind.
 """
 DEBUG_BUILD: Final = "built with -G"
 """The key of `event_counts` with the launches of kernels built for the debugger, and a counter of

@@ -40,6 +40,8 @@ COMPILING: Final = re.compile(
 _CHILD_ENDS: Final = re.compile(r"wait(pid|id|3|4)?$")
 _CHILD_WRITES: Final = re.compile(r"read$|p?poll$|p?select$|epoll_p?wait$")
 """System calls that wait for a child process to end, and those that wait for its output."""
+_MAKES_COMMUNICATOR: Final = re.compile(r"[nr]cclComm(Init|Split|Finalize|Destroy|Abort)")
+_UNLOADS: Final = re.compile(r"(cu|hip)(Module|Library)Unload")
 _CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture")
 _INSTANTIATE: Final = re.compile(r"GraphInstantiate|GraphExecUpdate|GraphUpload")
 _STARTS_WORKER: Final = re.compile(r"(^|/)multiprocessing/process\.py\(\d+\): start$")
@@ -156,13 +158,15 @@ class Calls:
         """Return the calls that load code which is used for the first time right after.
 
         That is so if the next launch of the thread is the first of its name in the process, or if
-        there is such a launch in the process before it loads code again after that next launch.
+        there is such a launch in the process before it loads code again after that next launch. As
+        long as a process unloads none, all that it loads is new: variants of kernels share a name.
         """
         rows = np.flatnonzero(matching(self.trace.calls["name"], LOADS.match))
         rows, at_ns = rows[in_order(self.start_ns[rows])], np.sort(self.start_ns[rows])
         following = self.next_launch(self.thread[rows], at_ns)
         launched_ns = np.where(following < 0, ENDLESS, self.start_ns[following])
         is_first_use = self.precedes_first_use(self.thread[rows], at_ns)
+        unloads = np.flatnonzero(matching(self.trace.calls["name"], _UNLOADS.match))
         for number, of_process in groups(self.process[rows]):
             # Loads at [10 20 50], the next launch of the thread at 30: that at 10 counts until 50.
             index = np.searchsorted(at_ns[of_process], launched_ns[of_process])
@@ -176,6 +180,8 @@ class Calls:
             first_ns = np.sort(start_ns[order][first])
             before, after = np.searchsorted(first_ns, np.stack([at_ns[of_process], until_ns]))
             is_first_use[of_process] |= after > before
+            unloads_ns = self.start_ns[unloads[self.process[unloads] == number]]
+            is_first_use[of_process] |= at_ns[of_process] < unloads_ns.min(initial=ENDLESS)
         return stretch(self.trace.calls, rows[is_first_use])
 
     def functions(self, name: re.Pattern[str]) -> Times:
@@ -233,6 +239,13 @@ class Calls:
                 kept += [starts, firsts, stops]
         rows, end_ns = np.concatenate(kept), start_ns + np.maximum(dur_ns, 0)
         return process[rows], thread[rows], np.minimum(from_ns, end_ns)[rows], end_ns[rows]
+
+    def communicators(self) -> Times:
+        """Return the ranges in which a library makes or frees a communicator of several GPUs."""
+        name = self.trace.marks["name"]
+        process, thread, start_ns, dur_ns = times_of(self.trace.marks)
+        rows = np.flatnonzero(matching(name, _MAKES_COMMUNICATOR.match) & (dur_ns >= LEAST_NS))
+        return process[rows], thread[rows], start_ns[rows], (start_ns + dur_ns)[rows]
 
     def captures(self) -> Times:
         """Return the captures and instantiations of graphs before the first graph launch."""

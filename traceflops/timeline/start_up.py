@@ -9,10 +9,12 @@ A first call of its kind loads code, creates a context, or pins a buffer. Start-
   what is usual: if each is new, all of a long one is start-up. A later call that takes longer than
   the first counts only if nothing was launched since, or no kernel has run yet: else it may wait;
 * all of a call that loads code or makes a stream, of a compilation, of a long allocation and of the
-  capture of a graph, if what is launched next has not been launched before;
+  capture of a graph, if what is launched next has not been launched before; of a call that loads
+  code also if the process has unloaded none so far;
+* all of a range in which NCCL or RCCL makes or frees a communicator;
 * what an operator takes beyond usual that looks up many functions: it chooses a kernel;
 * "gap": the time without operators and functions in a gap in which code is loaded or compiled for
-  its first use, if most gaps are much shorter, and at most a few without loading are as long;
+  its first use, if the others, a quarter of all or more, are much shorter, at most a few aside;
 * "hole": while the process starts up, time in a gap of which nothing is recorded, if the device is
   not usually idle so long before such work, and at most a few gaps without start-up are as long.
   It must not be much longer than all known start-up. If no host work of the process is recorded,
@@ -64,6 +66,7 @@ KINDS: Final = {
     "compile": "compiling",
     "capture": "capturing graphs",
     "workers": "loader workers",
+    "communicator": "making communicators",
     "children": "child processes",
     "first-launch": "first launches",
     "first-copy": "first copies",
@@ -159,11 +162,11 @@ class StartUp(Struct, frozen=True, dict=True):
         as_long_as_rest = count_at_least_half(length[known_ns == 0], length - known_ns)
         as_long = np.where(known_ns > 0, as_long_as_rest, count_at_least_half(length, length))
         is_rare = as_long <= FEW
-        # Gaps that load or compile code are much longer than others, and fewer than half of all.
+        # Gaps that load or compile code are much longer than others, which are a quarter or more.
         loading = Intervals.empty().union(*(by_kind[kind] for kind in _LOADING if kind in by_kind))
         loads = loading.length_within(start_ns, end_ns) > 0
         is_loading = np.zeros_like(loads)
-        if 2 * loads.sum() < len(loads):
+        if 4 * loads.sum() <= 3 * len(loads):
             is_loading = loads & (length > TIMES_USUAL * np.median(length[~loads]))
         is_loading &= is_rare & (start_ns < self.loops_from_ns)
         loading = Intervals.of(start_ns[is_loading], end_ns[is_loading]).subtract(known)
@@ -214,6 +217,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("compile", calls.functions(COMPILING)),
         ("capture", calls.captures()),
         ("workers", calls.workers()),
+        ("communicator", calls.communicators()),
         ("children", calls.children()),
         ("first-launch", calls.first_launches()),
         ("first-copy", calls.first_copies()),

@@ -78,6 +78,8 @@ def still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
     Calls 1 to 100, the last at 9.0 s; calls 1 to 60 are recorded, their work lasts until 9.1 s:
     then the work of calls 61 to 100 was still queued.
     It also holds for a few calls after all recorded work: the profiler did not wait for their end.
+    And it holds if the GPU lags: all calls without a record, fewer than those with one, are the
+    last to start work, and were made before the recorded work ended.
     """
     calls, activities = trace.calls, trace.activities
     process, start_ns = numbers(calls["process"]), numbers(calls["start_ns"])
@@ -90,11 +92,14 @@ def still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
     is_after = start_ns > last_recorded_ns[process]
     lacks = is_after & started(calls, STARTS)
     is_behind = lacks & (start_ns > busy_until_ns[process])
-    behind, late, known = (
-        np.bincount(process[which], minlength=count) for which in (is_behind, lacks, recorded)
+    is_before = ~is_after & ~recorded & started(calls, STARTS)
+    behind, late, before, known = (
+        np.bincount(process[which], minlength=count)
+        for which in (is_behind, lacks, is_before, recorded)
     )
+    lags = (behind + before == 0) & (late < known)
     are_few = (behind == late) & (late <= _FEW * known) & (known < FULL_BUFFER)
-    return np.asarray(is_after & (is_busy_to_the_end | are_few)[process])
+    return np.asarray(is_after & (is_busy_to_the_end | are_few | lags)[process])
 
 
 def early(trace: Trace, recorded: BoolArray, lost: BoolArray, begins_ns: IntArray) -> BoolArray:

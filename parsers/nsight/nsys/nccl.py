@@ -38,6 +38,8 @@ _DEEPEST, _MOST_MEMBERS, _LONGEST_WORD = 4, 64, 64
 """Limits on payloads, which are made of a few short words."""
 Payload = Mapping[str, str]
 """A payload's values by the keys in _WORDS."""
+_OF_COMMUNICATOR: Final = "ncclComm"
+"""How names of ranges begin that make or free communicators: they move nothing."""
 Key = tuple[int, int]
 """A thread's global id and a start time, which identify a range."""
 
@@ -54,7 +56,11 @@ def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
         # Payloads may be exported as bytes, which cannot be read without their schema.
         blobs = reading.tables.batches(_TABLE, Wanted(), (of_nccl, Present("binaryData")))
         reading.odd["nccl-blobs"] += sum(batch.count for batch in blobs)
-    reading.odd["nccl-ranges"] += range_count
+    reading.odd["nccl-ranges"] += sum(
+        not (name or "").startswith(_OF_COMMUNICATOR)
+        for batch in ranges
+        for name in batch.texts["name"]
+    )
     reading.odd["nccl-payloads"] += len(payloads)
     # `fill_collectives` is made for RCCL. Give it tables in which NCCL's ranges are calls of RCCL:
     # these calls, the launches of NCCL's kernels, and the report's own activities, to be filled in.

@@ -62,6 +62,8 @@ _NOTES: Final = NoteTable(
         "records.",
         "no-device-work unused": "The recording has no GPU operations: CUDA was traced, but "
         "no process used it.",
+        "no-device-work untraced-process": "The recording has no GPU operations: a process used "
+        "CUDA, as CPU samples show, but was not traced.",
         "no-device-work no-driver": "The recording has no GPU operations: the system had no CUDA "
         "driver.",
         "no-device-work running": _UNFLUSHED,

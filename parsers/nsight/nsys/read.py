@@ -30,7 +30,7 @@ from traceflops.parsers.nsight.nsys.tables import Folder, Tables
 from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
 from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.remedies import BEFORE_PASCAL, GENERATION
-from traceflops.table.trace import Source, SourceFile, Trace
+from traceflops.table.trace import CUDA_END, Source, SourceFile, Trace
 
 _RECORDS: Final = ("activities", "calls", "ops", "marks", "counters")
 _PASCAL: Final = 6
@@ -104,7 +104,7 @@ def trace_of(
     timeline.read_overheads(reading)
     timeline.read_page_faults(reading)
     timeline.read_system_calls(reading)
-    read_samples(reading)
+    is_cuda_sampled = read_samples(reading)
     read_switches(reading)
     timeline.read_memory(reading)
     timeline.read_metrics(reading)
@@ -117,6 +117,8 @@ def trace_of(
     # Facts about the recording, and notes.
     diagnostics = report_facts.diagnostics_of(tables)
     facts = {**report_facts.facts_of(tables, diagnostics), **streams.facts(texts)}
+    if facts.get(CUDA_END) == "unused" and is_cuda_sampled:
+        facts[CUDA_END] = "untraced-process"
     majors = finished["devices"]["compute_major"].drop_null().to_pylist()
     if min(majors, default=_PASCAL) < _PASCAL:
         facts[GENERATION] = BEFORE_PASCAL

@@ -16,21 +16,23 @@ _CHAINS, _SAMPLES, _SWITCHES = "SAMPLING_CALLCHAINS", "COMPOSITE_EVENTS", "SCHED
 _FRAME: Final = Wanted(integers=("id", "symbol", "module"))
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _UNKNOWN: Final = "(unknown)"
+_CUDA: Final = re.compile(r"\b(libcuda(rt)?\.so|nvcuda(64)?\.dll)\b")
 _MOST: Final = 4_000_000
 _MOST_OF_OTHERS: Final = 1_000_000
 """Samples of threads that do not call CUDA, which tell less."""
 
 
-def read_samples(reading: ReportReading) -> None:
-    """Add at most _MOST samples of the threads that call CUDA, named by their innermost frame.
+def read_samples(reading: ReportReading) -> bool:
+    """Return whether samples lie in libraries of CUDA, so that the program used it.
 
+    At most _MOST samples of the threads that call CUDA are added, named by their innermost frame.
     If the other threads of their processes have more samples, add at most _MOST_OF_OTHERS of these.
     """
     callers = reading.callers()
     processes = distinct(processes_of(callers))
     innermost = reading.tables.whole(_CHAINS, _FRAME, (Among("stackDepth", (0,)),))
     if not innermost.count:
-        return
+        return False
     names = reading.builder["marks"].names
     columns = innermost["symbol"], innermost["module"]
     text_ids, texts = texts_of(reading.tables, columns)
@@ -66,6 +68,7 @@ def read_samples(reading: ReportReading) -> None:
     if sum(other.count for other in others) > count:
         for other in others:
             add(other)
+    return any(text is not None and _CUDA.search(text) is not None for text in texts)
 
 
 def read_switches(reading: ReportReading) -> None:

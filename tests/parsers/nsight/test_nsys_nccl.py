@@ -89,6 +89,12 @@ def test_without_payloads_the_kind_is_known_and_the_option_is_named(tmp_path: Pa
     assert trace.ranks == (None,)
 
 
+def test_ranges_that_make_communicators_lack_no_sizes(tmp_path: Path) -> None:
+    export = NsysFile()
+    collective(export, 1_000, "ncclCommInitRank", None, kernel=False)
+    assert "nccl-sizes" not in {note.code for note in run(tmp_path, export).notes}
+
+
 def test_two_processes_have_the_ranks_of_their_largest_communicators(tmp_path: Path) -> None:
     export = NsysFile()
     for pid, rank in ((100, 5), (200, 4)):

@@ -407,6 +407,41 @@ _NOT_STARTED = "CUDA profiling might have not been started correctly."
 
 
 @pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("/usr/lib64/libcuda.so.470.82.01", "The program called CUDA, as CPU samples"),
+        ("C:\\Windows\\System32\\nvcuda64.dll", "The program called CUDA, as CPU samples"),
+        ("/home/x/libcudasurf.so", "no process was seen to use it"),
+    ],
+)
+def test_samples_in_libraries_of_cuda_tell_that_the_program_called_it(
+    tmp_path: Path, module: str, said: str
+) -> None:
+    export = NsysFile()
+    export.range(1, 2, "a")
+    export.row("DIAGNOSTIC_EVENT", severity=2, text=_NOT_STARTED)
+    export.row("COMPOSITE_EVENTS", id=0, start=100, globalTid=5)
+    symbol, library = map(export.string, ("0x7f00aa", module))
+    export.row("SAMPLING_CALLCHAINS", id=0, symbol=symbol, module=library, stackDepth=0)
+    assert said in tf.analyze(made(tmp_path, export)).verdict.sentence
+
+
+@pytest.mark.parametrize("is_newer", [False, True])
+def test_launches_without_records_under_a_newer_driver_need_a_newer_profiler(
+    tmp_path: Path, *, is_newer: bool
+) -> None:
+    export = NsysFile()
+    for at in range(1, 100, 10):
+        export.call(at, at + 5, at)
+    for text in (_BEGUN, *[_DRIVER] * is_newer):
+        export.row("DIAGNOSTIC_EVENT", severity=2, text=text)
+    sentence = tf.analyze(made(tmp_path, export)).verdict.sentence
+    assert sentence.startswith("GPU records are missing")
+    newer = "Record with the newest Nsight Systems: this one knows drivers up to CUDA 12.8"
+    assert (newer in sentence) is is_newer
+
+
+@pytest.mark.parametrize(
     ("messages", "said"),
     [
         ((_BEGUN, _DRIVER, _LOST_CUDA, _LOST_NVTX), "a process that used CUDA crashed, was killed"),

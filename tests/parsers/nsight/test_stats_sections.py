@@ -367,6 +367,23 @@ def test_text_of_2019_has_copies_and_calls_too(tmp_path: Path) -> None:
     assert {"unit-assumed", "sizes-without-unit"}.isdisjoint(noted(trace))
 
 
+def test_versions_in_a_programs_output_do_not_tell_the_decimal_mark(tmp_path: Path) -> None:
+    """A comma after a number in a sentence made sizes of three decimals 1,000 times too large."""
+    times = _console(
+        ["Time(%)", "Total Time", "Operations", "Average", "Minimum", "Maximum", "Name"],
+        f"9|800|2|400.0|4|4|{COPIED}".split("|"),
+    )
+    sizes = _console(
+        ["Total", "Operations", "Average", "Minimum", "Maximum", "Name"],
+        f"1.500|2|0.750|0.750|0.750|{COPIED}".split("|"),
+    )
+    lines = ["Please note: compute capability 8.6, driver 11.4, step 0, cuDNN 6.0.", ""]
+    lines += ["CUDA Memory Operation Statistics (nanoseconds)", "", *times, ""]
+    lines += ["CUDA Memory Operation Statistics (KiB)", "", *sizes, ""]
+    trace = read(tmp_path, "log.txt", *lines)
+    assert rows(trace, "totals", "name", "total_ns", "bytes") == [(COPIED, 800, 1_536)]
+
+
 def test_names_of_runs_that_read_like_titles_of_2019_are_names(tmp_path: Path) -> None:
     lines: list[str] = []
     for name in ("Statistics (1)", "Statistics (2)"):
