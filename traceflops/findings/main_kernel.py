@@ -20,7 +20,7 @@ from traceflops.facts import Fact, Value
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, function_of, short_name
 from traceflops.findings.kernel_facts import OF_VECTORS, PRODUCTS
-from traceflops.findings.kernel_signs import falling, slower_doubles
+from traceflops.findings.kernel_signs import slower_doubles
 from traceflops.findings.launch_geometry import LaunchShape, full_grids, launch_shape
 from traceflops.findings.losses import Loss
 from traceflops.findings.rules import advice_of, statement
@@ -33,8 +33,6 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.records import Account
 
 MAIN_KERNEL: Final = "main-kernel"
-_FIRST_FLASH: Final = re.compile(r"fmha_\w*(fwd|bwd|fprop|dgrad)\w*_loop")
-"""Kernels of the first FlashAttention."""
 _KINDS: Final = ("compute", "other")
 """Kinds of work of which one kernel may be the main part of a program."""
 _MEMORY, _GRAPH = "memory", "graph"
@@ -55,7 +53,6 @@ _CUT_OFF: Final = "_"
 _TENSORRT, _TORCH = "tensorrt", "torch"
 _LOWER: Final = {"INT8": (6, 1), "FP8": (8, 9)}
 """Types of lower precision, and the compute capability from which on TensorRT uses them."""
-_OPERATOR: Final = re.compile(r"aten::")
 _EXPERTS: Final = re.compile(
     r"fused_?moe(?:::\w+|_\w+)?|moe_?(?:fc_?|stage\d_?)?gemm|moe_wna16", re.IGNORECASE
 )
@@ -159,6 +156,7 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
         "of": of,
         "tokens": tokens,
         "share": family.share,
+        "up_to": Fact(f"{MAIN_KERNEL}.up-to") if family.whole_share > family.share else None,
         "kernels": len(variants),
         "launches": family.count,
         "mean_ns": mean_ns,
@@ -167,9 +165,6 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
         **_scratch(trace, variants, limits["least_scratch"]),
         **(_of_build(trace, variants, limits["many_blocks"]) if family.is_engine else {}),
     }
-    if shape.blocks is not None and (course := falling(trace, variants[0]["name"], limits)):
-        values |= {"course": course, "last_ns": course.values["last_ns"]}
-        knows |= {"falling"}
     if times := slower_doubles(largest["name"], kernels.devices):
         values["times"] = round(times)
         knows |= {"slow-doubles"} if times >= limits["slow_doubles"] else set()
@@ -180,13 +175,12 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
         of_family, knows = f"-{_OF_EXPERTS}", knows | {_OF_EXPERTS}
         values["names"] = _names_of_experts(variants)
         name = short_name(largest["name"])
-    claim = f"claim{of_family}{'-overlapping' if family.whole_share > family.share else ''}"
     return statement(
         MAIN_KERNEL,
         family.share,
         values,
         name=Fact(f"{MAIN_KERNEL}.title{of_family}", values),
-        claim=Fact(f"{MAIN_KERNEL}.{claim}", values),
+        claim=Fact(f"{MAIN_KERNEL}.claim{of_family}", values),
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
         rows=(Row(name, time_ns),),
     )
@@ -275,8 +269,6 @@ def _known_of_launches(
         yield "short"
     if shape.warps_share < limits["few_warps"]:
         yield from (limiter.replace(" ", "-") for limiter in shape.limiters)
-    elif shape.last_wave is not None:
-        yield "last-wave"
 
 
 def _whole_graphs(kernels: Kernels) -> Iterator[Finding]:
@@ -384,9 +376,5 @@ def known_of_compute(name: str, sub: str, tokens: int) -> Iterator[str]:
         yield "vector"
     elif sub == "gemm" and not (is_of_library(name) or _OF_LIBRARIES.search(name)):
         yield "written"
-    if sub == "attention" and _FIRST_FLASH.search(name):
-        yield "first-flash"
     if weight_bits(name) <= _NARROW_BITS:
         yield "narrow"
-    if _OPERATOR.match(name):
-        yield "operator"
