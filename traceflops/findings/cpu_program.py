@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from traceflops.categories.programs import of_pytorch
 from traceflops.facts import Fact, fact
-from traceflops.findings.finding import short_name
 from traceflops.findings.many_operators import op_of
 from traceflops.findings.unrecorded_gpu import GPU_FREES
 from traceflops.ranks.collectives import elements_of
@@ -25,12 +24,11 @@ from traceflops.table.columns import (
     numbers,
     span_columns,
 )
-from traceflops.table.grouping import distinct, group_sums, groups, joint_codes
+from traceflops.table.grouping import distinct, groups
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import started
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
-from traceflops.timeline.first_calls import COPIES
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Account
 from traceflops.windows.prepared import Prepared
@@ -40,8 +38,6 @@ _TIMES, _FEW_ELEMENTS = 3, 8_192  # elements: at most 64 KiB
 _BY_CPU: Final = re.compile("gloo|mpi")
 """Communication that the CPU carries out; operators of NCCL only launch it."""
 _OF_DDP: Final = re.compile("DistributedDataParallel")
-_DRAWS: Final = re.compile(r"aten::(normal|uniform|random|exponential|bernoulli)_?$")
-"""Operators that fill tensors with random numbers."""
 _PRODUCTS: Final = ("gemm", "convolution", "attention")
 _DOUBLE: Final = re.compile(r'\["double"')
 _SPARSE: Final = re.compile(r"aten::_?sparse_(?!dim)|Sparse\w*Backward")
@@ -53,9 +49,6 @@ _COMPILES: Final = {
     "xla": re.compile(r"^(backend_compile(_and_load)?$|\w*Client::Compile)"),
 }
 """Operators and ranges around compilations."""
-_JITTED: Final = re.compile(r"PjitFunction\((.+)\)$")
-"""Ranges around calls of functions that JAX compiles, when they are called with new shapes."""
-_OFTEN: Final = 3  # so many compilations of one function are more than set-up
 _RUNS: Final = re.compile(r"Executable::ExecuteHelper(OnSingleDevice)?$")
 _MANY_RUNS, _SHORT_NS, _MOSTLY_IDLE = 100, 1_000_000, 0.75
 """JAX dispatches too much if it runs so many functions, one in so little time, mostly idle."""
@@ -69,14 +62,8 @@ _SPARSELY: Final = 10  # a table has so many times the rows in use, or more
 def cpu_facts(prepared: Prepared) -> frozenset[str]:
     """Return the facts of a program on CPUs, which choose what would help it.
 
-        randn    |--------|                      # made on the CPU,
-        to                |---cudaMemcpy---|     # and copied to the GPU at once: `copied`
-        cudaFree                              |---|    # in no operator: `emptied`, by empty_cache()
-
     gpu      it launches work on a GPU that is not recorded
-    copied   most random numbers are copied to the GPU as soon as they are made
-    emptied  most time of calls that free memory of a GPU is in no operator
-
+    emptied  most time of calls that free memory of a GPU is in no operator: by empty_cache()
     frames   Python functions are recorded
 
     Further facts are of communication (`_of_exchanges`) and of most work of a kind (`_of_work`).
@@ -87,7 +74,6 @@ def cpu_facts(prepared: Prepared) -> frozenset[str]:
     dur_ns, is_alone = numbers(calls["dur_ns"])[row], prepared.linked.links.op_of_call[row] < 0
     holds = {
         "gpu": started(calls).any(),
-        "copied": _are_copied(prepared),
         "emptied": 2 * dur_ns[is_alone].sum() > dur_ns.sum(),
         "frames": is_one_of(prepared.trace.marks["kind"], "python").any(),
     }
@@ -173,23 +159,6 @@ def _of_exchanges(prepared: Prepared) -> set[str]:
     return {name for name, is_so in holds.items() if is_so}
 
 
-def _are_copied(prepared: Prepared) -> bool:
-    """Return whether most random numbers are drawn right before an operator copies to a GPU."""
-    ops, calls, tree = prepared.trace.ops, prepared.trace.calls, prepared.linked.op_tree
-    draws = matching(ops["name"], _DRAWS.match)
-    if not draws.any():
-        return False
-    outermost = tree.order[tree.parent[tree.order] < 0]
-    is_random = (draws | (tree.below(draws) > 0))[outermost]
-    start, dur_ns = (numbers(ops[name])[outermost] for name in ("start_ns", "dur_ns"))
-    copied_ns = np.sort(numbers(calls["start_ns"])[matching(calls["name"], COPIES.search)])
-    until, since = np.searchsorted(copied_ns, start + dur_ns), np.searchsorted(copied_ns, start)
-    thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))[outermost]
-    # Does the next operator of the same thread copy?
-    copy_follows = np.append((until > since)[1:] & (thread[1:] == thread[:-1]), False)
-    return bool(2 * dur_ns[is_random & copy_follows].sum() > dur_ns[is_random].sum())
-
-
 def compiling(trace: Trace) -> tuple[Fact, ...]:
     """Return a statement if torch.compile or XLA compiles in most of the recorded time."""
     host = (trace.ops, trace.marks)
@@ -205,38 +174,8 @@ def compiling(trace: Trace) -> tuple[Fact, ...]:
         if 2 * times.length_ns < recorded_ns:
             continue
         again = int(matching(trace.marks["name"], _COMPILES_AGAIN.search).sum()) or None
-        often = _compiled_often(trace, times) if tool == "xla" else None
-        if often is not None:
-            return (fact("verdict.cpu-compiles-often", name=often[0], count=often[1], **values),)
         return (fact(f"verdict.cpu-compiles-{tool}", count=again, **values),)
     return ()
-
-
-def _compiled_often(trace: Trace, times: Intervals) -> tuple[str, int] | None:
-    """Return the function of JAX that is compiled for most of `times`, and how often, if often.
-
-    It is the one whose call holds the compilation:
-
-        PjitFunction(loss)    |---------------------------|
-        compilation                 |-----------|
-    """
-    marks = trace.marks
-    row = np.flatnonzero(matching(marks["name"], _JITTED.match))
-    start, end = (edge[row] for edge in span_columns(marks))
-    order = np.lexsort((-end, start))
-    row, start, end = row[order], start[order], end[order]
-    is_outer = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])[: len(row)]
-    row, start, end = row[is_outer], start[is_outer], end[is_outer]
-    around = np.searchsorted(start, times.start_ns, side="right") - 1
-    is_inside = (around >= 0) & (times.end_ns <= taken(end, around, 0))
-    label, name = names(marks["name"]), taken(codes(marks["name"])[row], around)[is_inside]
-    if not len(name):
-        return None
-    sums = group_sums(name, (times.end_ns - times.start_ns)[is_inside], len(label))
-    most = int(sums.argmax())
-    function, count = _JITTED.match(label[most]), int((name == most).sum())
-    is_often = count >= _OFTEN and 2 * sums[most] > times.length_ns
-    return (short_name(function[1]), count) if function and is_often else None
 
 
 def dispatching(trace: Trace, total: Account) -> tuple[Fact, ...]:
