@@ -56,6 +56,38 @@ def test_fp64_is_told_where_the_gpu_is_slow_at_it(
     assert found.remedy.startswith("It works on FP64, at which this GPU is 64 times") == is_told
 
 
+FALLING = [1_100 - n // 2 * 10 for n in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("lengths_us", "grid", "is_told"),
+    [
+        (FALLING, 9_000, True),
+        (FALLING, 8_000, False),  # the grid changes
+        (FALLING[::-1], 9_000, False),
+        (FALLING[::3], 9_000, False),  # too few launches
+        (FALLING[:100] * 2, 9_000, False),  # it begins anew
+        ([*FALLING[:150], *[500] * 50], 9_000, False),
+        ([9_000, *[100] * 199], 9_000, False),  # one slow launch
+    ],
+)
+def test_launches_of_one_grid_that_take_less_and_less_are_told(
+    lengths_us: list[int], grid: int, *, is_told: bool
+) -> None:
+    found = main_kernel(lengths_us, grid=grid)
+    assert found.remedy.startswith("If the work shrinks from launch to launch") == is_told
+    told = "All have one grid, yet their time falls from 1.05 ms in the first tenth"
+    assert (told in found.sentence) == is_told
+
+
+def test_fewer_launches_than_parts_have_no_course(tmp_path: Path) -> None:
+    """A user may ask for the course of few launches."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[main-kernel]\nleast_course = 5\n")
+    assert "first tenth" not in main_kernel(FALLING[::40], rules=rules).sentence
+    assert "first tenth" in main_kernel(FALLING[::18], rules=rules).sentence
+
+
 @pytest.mark.parametrize(("length_us", "is_told"), [(9, True), (11, False)])
 def test_short_launches_are_not_to_be_profiled(length_us: int, *, is_told: bool) -> None:
     found = main_kernel([length_us] * 20)

@@ -20,7 +20,7 @@ from traceflops.facts import Fact, Value
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, function_of, short_name
 from traceflops.findings.kernel_facts import OF_VECTORS, PRODUCTS
-from traceflops.findings.kernel_signs import slower_doubles
+from traceflops.findings.kernel_signs import falling, slower_doubles
 from traceflops.findings.launch_geometry import LaunchShape, full_grids, launch_shape
 from traceflops.findings.losses import Loss
 from traceflops.findings.rules import advice_of, statement
@@ -165,6 +165,9 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
         **_scratch(trace, variants, limits["least_scratch"]),
         **(_of_build(trace, variants, limits["many_blocks"]) if family.is_engine else {}),
     }
+    if shape.blocks is not None and (course := falling(trace, variants[0]["name"], limits)):
+        values |= {"course": course, "last_ns": course.values["last_ns"]}
+        knows |= {"falling"}
     if times := slower_doubles(largest["name"], kernels.devices):
         values["times"] = round(times)
         knows |= {"slow-doubles"} if times >= limits["slow_doubles"] else set()
