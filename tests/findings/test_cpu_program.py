@@ -156,16 +156,29 @@ def test_a_recording_of_compiling_is_called_so(after_ns: int, *, is_told: bool) 
     assert (told in sentence, "TORCH_LOGS=recompiles" in sentence) == (is_told, is_told)
 
 
-def test_a_recording_of_xla_that_compiles_is_called_so() -> None:
+@pytest.mark.parametrize(
+    ("functions", "told"),
+    [
+        (["loss", "loss"], ": record after a warm-up."),
+        (["zeros", "add", "loss"], ": record after a warm-up."),
+        (["loss", "loss", "loss", "add"], ", loss 3 times: jax.jit compiles again for each new"),
+        ([None] * 3, ": record after a warm-up."),
+    ],
+)
+def test_a_recording_of_xla_that_compiles_is_called_so(
+    functions: list[str | None], told: str
+) -> None:
     """Compilations of 2 ms each, with ranges of others in them, then an operation of 1 ms."""
-    marks, count = list[dict[str, Any]](), 3
-    for start in range(0, 3 * count, 3):
+    marks, count = list[dict[str, Any]](), len(functions)
+    for start, function in zip(range(0, 3 * count, 3), functions, strict=True):
+        call = {"start_ns": start * MS - 10, "dur_ns": 2 * MS + 20}
+        traced = {"name": "PjitFunction(multiply)", "start_ns": start * MS - 5, "dur_ns": 2}
+        marks += [{"name": f"PjitFunction({function})", **call}, traced] if function else []
         marks.append({"name": "backend_compile_and_load", "start_ns": start * MS, "dur_ns": 2 * MS})
         inner = {"name": "PjRtCpuClient::Compile", "start_ns": start * MS + 10, "dur_ns": MS}
         marks.append({**inner, "thread": 9})
     sentence = said({**op("", 3 * count * MS, MS // 2), "name": "dot.2"}, marks=marks)
-    assert sentence.startswith("XLA compiles for 6.00 ms, ")
-    assert "of the recording: record after a warm-up." in sentence
+    assert sentence.startswith("XLA compiles for ") and f"of the recording{told}" in sentence
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What is said of recordings whose only work is operators of CPUs: what leads, and of the GPU."""
 
+import random
 from typing import Any
 
 import pytest
@@ -422,6 +423,43 @@ def test_a_figure_of_a_kind_does_not_go_by_the_name_of_a_part() -> None:
     assert "elementwise operators (5 kinds) take 100.0 %" in said
 
 
+@pytest.mark.parametrize("turns", [120, 60])
+def test_many_turns_of_a_loop_are_one_statement(turns: int) -> None:
+    starts = range(100_000, 100_000 + 12_000 * turns, 12_000)
+    work = [("aten::cudnn_batch_norm", 0, 100_000)]
+    work += [("aten::ge", start, 1_000) for start in starts]
+    work += [("aten::where", start + 1_000, 10_000) for start in starts]
+    work += [("aten::nonzero", start + 1_010, 9_000) for start in starts]
+    said = analysis(ops=sorted(ops(*work), key=lambda row: row["start_ns"])).verdict.sentence
+    # From the first to the last operator of 120 turns: 119 x 12 us + 11 us, of 100 us more.
+    told = (
+        "A loop of 120 turns takes 93.5 % of the time (aten::ge, aten::where); aten::nonzero waits "
+        "for the GPU in each turn."
+    )
+    assert ((told in said), "A loop" in said) == (turns == 120, turns == 120)
+
+
+def test_loops_are_told_of_one_process_and_wait_in_their_own_thread() -> None:
+    starts = range(100_000, 1_540_000, 12_000)
+    work = [("aten::cudnn_batch_norm", 0, 100_000)]
+    work += [("aten::ge", start, 1_000) for start in starts]
+    alone = ops(*work)
+    other = [{**one, "thread": 9} for one in ops(*(("aten::nonzero", at, 9_000) for at in starts))]
+    said = analysis(ops=sorted([*alone, *other], key=lambda row: row["start_ns"])).verdict.sentence
+    assert "A loop of 120 turns" in said and "waits for the GPU in each turn" not in said
+    two = [*alone, *({**one, "process": 1} for one in alone)]
+    both = analysis(ops=sorted(two, key=lambda row: row["start_ns"]), processes=[{}, {}])
+    assert "A loop" not in both.verdict.sentence
+
+
+def test_what_an_operator_shares_out_to_threads_is_no_loop() -> None:
+    norms = [("native_batch_norm", at, 9_000_000) for at in range(0, 40_000_000, 10_000_000)]
+    selects = [("select", start + own, 2) for _, start, _ in norms for own in range(99)]
+    work = [*ops(*norms), *({**one, "thread": 9} for one in ops(*selects))]
+    said = analysis(ops=sorted(work, key=lambda row: row["start_ns"])).verdict.sentence
+    assert said.startswith("On the CPU, native_batch_norm takes") and "A loop" not in said
+
+
 @pytest.mark.parametrize("passes", [1, 2])
 def test_one_pass_of_a_model_is_told(passes: int) -> None:
     shapes = [3, *[64] * 8, 99]
@@ -434,14 +472,17 @@ def test_one_pass_of_a_model_is_told(passes: int) -> None:
     assert ("Only one pass seems" in analysis(ops=work).verdict.sentence) == (passes == 1)
 
 
-def test_a_loader_has_the_time_of_the_operators_in_its_thread() -> None:
+def test_a_loader_has_the_time_of_its_loop_which_reads_values_of_the_cpu() -> None:
     loop = [row for at in range(0, 600_000, 6_000) for row in (("aten::select", at, 2_000),)]
     loop += [("aten::_local_scalar_dense", at + 2_000, 2_000) for at in range(0, 600_000, 6_000)]
     work = ops(*sorted(loop, key=lambda row: row[1]), ("aten::cudnn_convolution", 600_000, 400_000))
     said = analysis(ops=work, marks=[label(LOADER, 0, 600_000)]).verdict.sentence
-    assert f"loading data in {LOADER} takes 60.0 %" in said
-    said = analysis(ops=work, marks=[label(LOADER, 0, 600_000, thread=9)]).verdict.sentence
-    assert "loading data" not in said
+    assert f"loading data in {LOADER} takes 60.0 %" in said and "A loop" not in said
+    # Without a loader in its thread it is a loop, which waits for nothing.
+    for marks in ([], [label(LOADER, 0, 600_000, thread=9)]):
+        said = analysis(ops=work, marks=marks).verdict.sentence
+        assert "A loop of 100 turns takes 59.8 % of the time (aten::select, aten::_loc" in said
+        assert "waits for the GPU" not in said
 
 
 def test_a_loader_that_works_ahead_in_its_own_thread_has_no_operators_of_another() -> None:
@@ -473,6 +514,17 @@ def test_operators_in_the_step_of_an_optimizer_are_part_of_it(
         f"On the CPU, the optimizer in {step} takes 55.0 % and aten::mm takes 45.0 % of the time."
     )
     assert ("create it with fused=True" in said) == is_slow
+
+
+def test_many_small_launches_are_counted() -> None:
+    names = random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=1_200)
+    work = [(f"aten::{name}", 2_000 * at, 1_000) for at, name in enumerate(names)]
+    said = analysis(ops=ops(*work, ("aten::cudnn_convolution", 2_400_000, 1_000))).verdict.sentence
+    # 2,401 us of 1,201 operators.
+    assert (
+        "The program runs 1,201 operators, one in 2.00 µs on average, and the longest call itself"
+        in said
+    )
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from traceflops.findings.many_operators import (
     first_calls,
     held_up_ns,
     little_on_cpu,
+    many_operators,
     one_pass,
     slow_first_calls,
     small_on_cpu,
@@ -304,7 +305,9 @@ def _on_cpu(facts: VerdictFacts, figures: _Figures) -> OnCpu:
     elif len(devices) == 1:
         window_ns = total.components.window_ns
         little = () if used_gpu else little_on_cpu(facts.trace, window_ns)
-        many = () if little else small
+        loading = facts.ranges["data_input"].by_thread if facts.ranges else {}
+        many = many_operators(facts.trace, operators, window_ns, basis, loading, is_gpu=used_gpu)
+        many = many or (() if little else small)
         is_said = any(fact.code in _OF_FIRST_CALLS for fact in leads)
         is_said |= bool(little or many or used_gpu)
         tree = OpTree.of(facts.trace.ops)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from traceflops.categories.programs import of_pytorch
 from traceflops.facts import Fact, fact
+from traceflops.findings.finding import short_name
 from traceflops.findings.many_operators import op_of
 from traceflops.findings.unrecorded_gpu import GPU_FREES
 from traceflops.ranks.collectives import elements_of
@@ -24,7 +25,7 @@ from traceflops.table.columns import (
     numbers,
     span_columns,
 )
-from traceflops.table.grouping import distinct, groups
+from traceflops.table.grouping import distinct, group_sums, groups
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import started
 from traceflops.table.trace import Trace
@@ -49,6 +50,9 @@ _COMPILES: Final = {
     "xla": re.compile(r"^(backend_compile(_and_load)?$|\w*Client::Compile)"),
 }
 """Operators and ranges around compilations."""
+_JITTED: Final = re.compile(r"PjitFunction\((.+)\)$")
+"""Ranges around calls of functions that JAX compiles, when they are called with new shapes."""
+_OFTEN: Final = 3  # so many compilations of one function are more than set-up
 _RUNS: Final = re.compile(r"Executable::ExecuteHelper(OnSingleDevice)?$")
 _MANY_RUNS, _SHORT_NS, _MOSTLY_IDLE = 100, 1_000_000, 0.75
 """JAX dispatches too much if it runs so many functions, one in so little time, mostly idle."""
@@ -174,8 +178,38 @@ def compiling(trace: Trace) -> tuple[Fact, ...]:
         if 2 * times.length_ns < recorded_ns:
             continue
         again = int(matching(trace.marks["name"], _COMPILES_AGAIN.search).sum()) or None
+        often = _compiled_often(trace, times) if tool == "xla" else None
+        if often is not None:
+            return (fact("verdict.cpu-compiles-often", name=often[0], count=often[1], **values),)
         return (fact(f"verdict.cpu-compiles-{tool}", count=again, **values),)
     return ()
+
+
+def _compiled_often(trace: Trace, times: Intervals) -> tuple[str, int] | None:
+    """Return the function of JAX that is compiled for most of `times`, and how often, if often.
+
+    It is the one whose call holds the compilation:
+
+        PjitFunction(loss)    |---------------------------|
+        compilation                 |-----------|
+    """
+    marks = trace.marks
+    row = np.flatnonzero(matching(marks["name"], _JITTED.match))
+    start, end = (edge[row] for edge in span_columns(marks))
+    order = np.lexsort((-end, start))
+    row, start, end = row[order], start[order], end[order]
+    is_outer = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])[: len(row)]
+    row, start, end = row[is_outer], start[is_outer], end[is_outer]
+    around = np.searchsorted(start, times.start_ns, side="right") - 1
+    is_inside = (around >= 0) & (times.end_ns <= taken(end, around, 0))
+    label, name = names(marks["name"]), taken(codes(marks["name"])[row], around)[is_inside]
+    if not len(name):
+        return None
+    sums = group_sums(name, (times.end_ns - times.start_ns)[is_inside], len(label))
+    most = int(sums.argmax())
+    function, count = _JITTED.match(label[most]), int((name == most).sum())
+    is_often = count >= _OFTEN and 2 * sums[most] > times.length_ns
+    return (short_name(function[1]), count) if function and is_often else None
 
 
 def dispatching(trace: Trace, total: Account) -> tuple[Fact, ...]:

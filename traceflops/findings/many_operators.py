@@ -1,14 +1,18 @@
-"""Operators of a CPU: many small ones, first calls, a single pass, calls that were held up.
+"""Many small operators of a CPU: a loop of the program, or operators that each launch GPU work.
 
 And rules on totals by name: many kernels as short as a launch, and much elementwise work.
+
+```text
+ge lt and where | ge lt and where | ...      # the same 4 names again and again: turns of a loop
+```
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +20,10 @@ import pyarrow as pa
 from traceflops.attribution.kernels import kind_of
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, limit
-from traceflops.findings.finding import MOST_ROWS, Finding, Row, row_name
+from traceflops.findings.finding import MOST_ROWS, Finding, Row, row_name, short_name
 from traceflops.findings.rules import advice_of, statement
 from traceflops.table.columns import (
+    ABSENT,
     IntArray,
     axes,
     codes,
@@ -26,17 +31,23 @@ from traceflops.table.columns import (
     matching,
     names,
     numbers,
+    thread_columns,
 )
 from traceflops.table.grouping import (
     differ_from_before,
     group_rows,
     group_sums,
     groups,
+    joint_codes,
 )
 from traceflops.table.nesting import OpTree
 from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import Intervals
 
-_MANY: Final = 1_000  # operators
+_TURNS, _LONGEST = 100, 16  # the fewest turns of a loop, and the most operators in a turn
+_MUCH: Final = 0.3
+_MANY, _SMALL = 1_000, 0.01
+"""Operators are many and small from this number on, if no call takes a larger share of the time."""
 _SHORT_NS, _BRIEF_NS, _SEVERAL = 10_000_000, 5_000, 100
 """A recording shorter than the first is judged by nothing if it has at least the third number of
 operators, of which most take no longer than the second: their time is overhead."""
@@ -49,6 +60,71 @@ _PRODUCTS: Final = ("gemm", "convolution", "attention")
 _HELD_UP, _FEW = 10, 3
 """A call so many times as long as each of so many others with the same inputs was held up."""
 _INPUTS: Final = ("name", "input_dims", "input_types", "concrete_inputs")
+_HELD: Final = 2  # turns that one operator holds
+_NAMED: Final = 5
+_NODE: Final = "autograd::engine::evaluate_function: "
+_WAITS: Final = ("aten::nonzero", "aten::_local_scalar_dense", "aten::masked_select")
+"""Operators that bring a value or a size to the CPU: on a GPU they wait for all earlier work."""
+
+
+class _Loop(NamedTuple):
+    """Rows of outermost operators that repeat the names of the first `period` rows."""
+
+    rows: IntArray
+    period: int
+
+    @property
+    def turns(self) -> int:
+        return len(self.rows) // self.period
+
+
+def many_operators(
+    trace: Trace,
+    kernels: pa.Table,
+    window_ns: int,
+    of: Fact,
+    loading: Mapping[tuple[int, int], Intervals],
+    *,
+    is_gpu: bool,
+) -> tuple[Fact, ...]:
+    """Return a statement on many operators: a loop with much of the time, or many small ones.
+
+    The result is empty if neither is found. `kernels` are the operators by name, `of` is what
+    shares are of. With `is_gpu`, operators launch work of a GPU. A loop that runs mostly within the
+    time of a data loader of its thread (`loading`: by process and thread) is the loading itself.
+    """
+    ops = trace.ops
+    if not ops.num_rows or not window_ns:
+        return ()
+    start = numbers(ops["start_ns"])
+    end = start + numbers(ops["dur_ns"])
+    loop = _longest_loop(ops)
+    if loop is not None:
+        first_ns, last_ns = int(start[loop.rows[0]]), int(end[loop.rows[-1]])
+        share = (last_ns - first_ns) / window_ns
+        own = Intervals.one(first_ns, last_ns)
+        process, thread = (int(column[loop.rows[0]]) for column in thread_columns(ops))
+        loads = loading.get((process, thread), Intervals.empty())
+        is_loading = 2 * own.intersect(loads).length_ns > own.length_ns
+        is_part = _is_part(ops, loop, start, end)
+        if _MUCH <= share <= 1 and not is_loading and not is_part:  # above 1, it leaves the window
+            in_loop = (start >= first_ns) & (end <= last_ns)
+            in_loop &= _threads(ops) == _threads(ops)[loop.rows[0]]
+            # Does an operator wait for the GPU in each turn? A value on the CPU is read at once.
+            is_long = in_loop & (end - start > _BRIEF_NS)
+            counts = {name: int((is_one_of(ops["name"], name) & is_long).sum()) for name in _WAITS}
+            waiting = [name for name, count in counts.items() if is_gpu and count >= loop.turns]
+            label, name = names(ops["name"]), codes(ops["name"])[loop.rows[: loop.period]]
+            parts = tuple(
+                dict.fromkeys(short_name(label[code].removeprefix(_NODE)) for code in name.tolist())
+            )
+            values = {"names": parts[:_NAMED], "waits": next(iter(waiting), None)}
+            return (fact("verdict.cpu-loop", turns=loop.turns, share=share, of=of, **values),)
+    longest = max(kernels["max_ns"].to_pylist(), default=0) / window_ns
+    if is_gpu and ops.num_rows >= _MANY and longest <= _SMALL:
+        each_ns = window_ns // ops.num_rows
+        return (fact("verdict.cpu-many", count=ops.num_rows, each_ns=each_ns, longest=longest),)
+    return ()
 
 
 def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
@@ -162,6 +238,49 @@ def held_up_ns(trace: Trace) -> dict[str, int]:
         if has_sizes[longest] and len(others_ns) >= _FEW and is_far_longer:
             found[label[code]] = usual_ns
     return found
+
+
+def _threads(ops: pa.Table) -> IntArray:
+    """Return, per operator, a number of its process and thread."""
+    return joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
+
+
+def _is_part(ops: pa.Table, loop: _Loop, start: IntArray, end: IntArray) -> bool:
+    """Return whether most turns run within operators of another thread that hold several each.
+
+    These share out their work: the turns are not of the program's own loop.
+    """
+    process, thread = numbers(ops["process"]), _threads(ops)
+    first, last = loop.rows[[0, -1]]
+    others = (process == process[first]) & (thread != thread[first])
+    others &= (end - start) * loop.turns >= _HELD * (end[last] - start[first])
+    around = Intervals.of(start[others], end[others]).contains(start[loop.rows])
+    return 2 * int(around.sum()) > len(loop.rows)
+
+
+def _longest_loop(ops: pa.Table) -> _Loop | None:
+    """Return the loop with most operators, None if no names repeat often enough.
+
+    Operators count only if they are outermost in their thread. For each period, a loop is a stretch
+    in which each name is the same as one period later.
+    """
+    tree = OpTree.of(ops)
+    rows = tree.order[tree.parent[tree.order] < 0]
+    thread = _threads(ops)[rows]
+    name = codes(ops["name"])[rows]
+    best: _Loop | None = None
+    for period in range(1, min(_LONGEST, len(rows) // _TURNS) + 1):
+        repeats = (name[period:] == name[:-period]) & (thread[period:] == thread[:-period])
+        # Stretches of True, by their edges
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], repeats, [False]]).astype(np.int8)))
+        if not len(edges):
+            continue
+        begins, ends = edges[::2], edges[1::2]
+        longest = int(np.argmax(ends - begins))
+        loop = _Loop(rows[begins[longest] : ends[longest] + period], period)
+        if loop.turns >= _TURNS and (best is None or len(loop.rows) > len(best.rows)):
+            best = loop
+    return best
 
 
 _TINY, _ELEMENTWISE = "tiny-kernels", "elementwise-kernels"

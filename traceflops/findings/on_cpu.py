@@ -78,8 +78,13 @@ class OnCpu(NamedTuple):
 
 
 class Ranged(NamedTuple):
-    """Ranges of one class of _RANGES: time of operators in them by name, facts of remedies."""
+    """Ranges of one class of _RANGES: their `times`, operators in them by name, remedies.
 
+    `by_thread` has the times by process and thread.
+    """
+
+    times: Intervals
+    by_thread: Mapping[tuple[int, int], Intervals]
     ops_ns: Mapping[str, int]
     knows: frozenset[str]
 
@@ -325,20 +330,23 @@ def ranged(trace: Trace, chosen: Intervals) -> dict[str, Ranged]:
     end, name = begin + numbers(works["dur_ns"]), codes(works["name"])
     op = op_of(trace)
     process, thread = (taken(column, op, ABSENT) for column in thread_columns(trace.ops))
-    thread, of_work = shared_codes(thread_columns(marks), (process, thread))
+    owners, tids = thread_columns(marks)
+    thread, of_work = shared_codes((owners, tids), (process, thread))
     works_of = dict(groups(of_work))
     for kind, reveals in _RANGES.items():
         row = np.flatnonzero(has_fact(marks["name"], reveals) & (dur_ns > 0))
-        inside_ns = np.zeros(len(name), np.int64)
+        times = Intervals.of(start[row], start[row] + dur_ns[row]).intersect(chosen)
+        inside_ns, by_thread = np.zeros(len(name), np.int64), dict[tuple[int, int], Intervals]()
         for number, own in groups(thread[row]):
             held, work = row[own], works_of.get(number, row[:0])
             ranges = Intervals.of(start[held], start[held] + dur_ns[held]).intersect(chosen)
             inside_ns[work] = ranges.length_within(begin[work], end[work])
+            by_thread[int(owners[held[0]]), int(tids[held[0]])] = ranges
         sums = group_sums(name, inside_ns, len(label))
         ops_ns = {label[code]: int(sums[code]) for code in np.flatnonzero(sums).tolist()}
         is_alone = matching(marks["name"], _IN_THREAD.search)[row].any()
         joins = any(map(_JOINS.match, ops_ns))
         remedies = {_LOADING: {"loads-alone"} if is_alone else set[str]()}
         remedies[_OPTIMIZER] = set() if joins or not ops_ns else {"optimizer"}
-        found[kind] = Ranged(ops_ns, frozenset(remedies[kind]))
+        found[kind] = Ranged(times, by_thread, ops_ns, frozenset(remedies[kind]))
     return found
