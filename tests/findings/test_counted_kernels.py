@@ -698,40 +698,6 @@ def test_a_long_kernel_that_reads_the_memory_of_the_host_is_to_have_its_data_cop
     assert ("Copy the data to the memory of the GPU" in told(one)) == is_told
 
 
-@pytest.mark.parametrize(("slow_ns", "is_told"), [(45_000.0, True), (29_000.0, False)])
-def test_the_fastest_blocks_are_named_where_no_throughput_is(
-    slow_ns: float, *, is_told: bool
-) -> None:
-    """Two grids of 1,024 threads, and one of 2,048, which does more."""
-    shapes = [
-        ([8, 4, 1], [32, 1, 1], slow_ns),
-        ([2, 2, 1], [16, 16, 1], 20_000.0),
-        ([8, 1, 1], [256, 1, 1], 30_000.0),
-    ]
-    launches = [
-        launch(number, {TIME: ns}, grid=grid, block=block, threads=None, block_threads=None)
-        for number, (grid, block, ns) in enumerate(shapes)
-    ]
-    sentence = analysis_of(*launches).verdict.sentence
-    told_ = "Use blocks of 16 × 16 threads: they take 20.0 µs a launch, those of 32 45.0 µs"
-    assert (told_ in sentence) == is_told
-    assert ("Use blocks" in sentence) == is_told
-    # Another kernel takes longer, in grids of different sizes.
-    longer = [
-        launch(9 + n, {TIME: 5e4}, name="other", grid=[n, 1, 1], block=[1, 1, 1]) for n in (1, 2)
-    ]
-    assert "Use blocks" not in analysis_of(*launches, *longer).verdict.sentence
-
-
-def test_blocks_of_one_thread_have_a_size() -> None:
-    shapes = [([32, 1, 1], [1, 1, 1], 9e4), ([1, 1, 1], [32, 1, 1], 2e4)]
-    launches = [
-        launch(number, {TIME: ns}, grid=grid, block=block, threads=None, block_threads=None)
-        for number, (grid, block, ns) in enumerate(shapes)
-    ]
-    assert "those of 1 90.0 µs" in analysis_of(*launches).verdict.sentence
-
-
 @pytest.mark.parametrize("sizes", [1, 3])
 def test_the_main_kernel_is_the_one_with_most_time_in_all_sizes(sizes: int) -> None:
     """One in FP64 takes 50 us, the other one 40 us in each size; both are built for debugging."""

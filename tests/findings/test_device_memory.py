@@ -130,19 +130,6 @@ def test_where_cpu_and_gpu_have_one_memory_nothing_needs_to_be_copied(
     assert remedy.startswith("share") or "share one memory" not in found.remedy
 
 
-@pytest.mark.parametrize(("back_ns", "is_slow"), [(80 * MS, True), (20 * MS, False)])
-def test_a_way_that_is_far_slower_than_the_other_is_pinned(back_ns: int, is_slow: bool) -> None:
-    """100 MB go to the GPU in 10 ms, and back in 80 or 20; the memory of the host is unknown."""
-    works = [("to", 0, 1_000, 10 * MS), ("k", 11 * MS, 12 * MS, MS)]
-    rows = launched(*works, ("from", 13 * MS, 14 * MS, back_ns))
-    for activity, direction in zip(rows["activities"][::2], ("HtoD", "DtoH"), strict=True):
-        activity.update(kind="memcpy", direction=direction, bytes=100_000_000)
-    (found,) = of_rule(tf.analyze(trace_of(**rows)), "host-copies")
-    assert ("copies DtoH reach 1.25 GB/s, those HtoD 10 GB/s" in found.remedy) == is_slow
-    assert found.gain is not None
-    assert found.gain.high_ns == (70 * MS if is_slow else 30 * MS)
-
-
 @pytest.mark.parametrize(("size", "is_told"), [(4_096, True), (400_000, False)])
 def test_launches_of_copies_that_are_to_be_joined_are_part_of_their_cost(
     size: int, *, is_told: bool
@@ -181,28 +168,6 @@ def test_pinned_copies_far_below_the_link_tell_to_look_at_it(
     told = f"reach only {rate} GB/s, PCIe Gen 4 x16 up to 31.5 GB/s: look at the width"
     assert (told in found.remedy) == is_slow
     assert found.gain is None
-
-
-@pytest.mark.parametrize(
-    ("streams", "early_ms", "told"), [(2, 0, True), (1, 0, False), (2, 1, False), (0, 0, False)]
-)
-def test_streams_with_copies_both_ways_are_to_take_turns_no_more(
-    streams: int, early_ms: int, *, told: bool
-) -> None:
-    """Ten copies of 10 ms to the GPU; then ten of 5 ms back, or while the last still runs.
-
-    Every other copy is of an unknown stream if `streams` is 0.
-    """
-    works = [("to", 0, 10 * MS * n + 1_000, 10 * MS) for n in range(10)]
-    works += [("from", 0, (101 - 2 * early_ms + 5 * n) * MS, 5 * MS) for n in range(10)]
-    rows = launched(*works, ("k", 0, 50 * MS, MS))
-    for number, one in enumerate(rows["activities"][:20]):
-        way = "HtoD (Pinned -> Device)" if number < 10 else "DtoH (Device -> Pinned)"
-        one |= {"kind": "memcpy", "name": f"Memcpy {way}", "direction": way[:4], "bytes": MS}
-        one["stream"] = 7 + number % streams if streams else [7, None][number % 2]
-    (found,) = of_rule(tf.analyze(trace_of(**rows)), "host-copies")
-    assert (f"though {streams} streams have both" in found.remedy) == told
-    assert found.gain is None or (found.gain.high_ns == 50 * MS) == told
 
 
 def test_one_copy_each_way_cannot_be_hidden_and_does_not_pay_for_pinned_memory() -> None:

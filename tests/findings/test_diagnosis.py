@@ -453,7 +453,7 @@ def test_a_kernel_with_much_of_the_time_comes_before_what_gains_little(
     one = made("sync-call", gain=gain, priority=priority, confidence=Confidence(level, ()))
     total = SimpleNamespace(components=SimpleNamespace(window_ns=1_000))
     case = SimpleNamespace(losses=(main,), total=total, windows_used=1)
-    found = diagnosis._with_main_kernel(case, [one], None)
+    found = diagnosis._with_main_kernel(case, [one])
     assert found == ([main, one] if leads else [one, main])
 
 

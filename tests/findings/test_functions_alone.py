@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 import traceflops as tf
 from tests.build import trace_of
 
@@ -16,10 +14,8 @@ def function(name: str, start_ms: int, dur_ms: int, thread: int = 1) -> dict[str
     return {"name": name, "kind": "python", "thread": thread, **times}
 
 
-@pytest.mark.parametrize(
-    "handler", ["vllm/v1/engine/async_llm.py(663): output_handler", "x.py(1): f"]
-)
-def test_functions_are_told_by_their_own_time_and_waiting_comes_first(handler: str) -> None:
+def test_functions_are_told_by_their_own_time() -> None:
+    handler = "x.py(1): f"
     frames = [
         function("threading.py(1030): _bootstrap", 0, 100),
         function(QUEUE, 0, 99),
@@ -31,15 +27,8 @@ def test_functions_are_told_by_their_own_time_and_waiting_comes_first(handler: s
     rows = found.untimed.rows.to_pylist()
     # Of 120 ms of both threads 99 are waiting; the bootstrap itself takes 1 of its 100.
     assert [(row["kind"], row["name"], row["sum_ns"] // MS) for row in rows] == [
-        *sorted(
-            [("python", handler, 10), ("python", "y.py(2): decode", 10)], key=lambda row: row[1]
-        ),
+        ("python", handler, 10),
+        ("python", "y.py(2): decode", 10),
         ("python", "threading.py(1030): _bootstrap", 1),
         ("python", QUEUE, 99),
     ]
-    said = found.verdict.sentence
-    assert said.startswith(
-        "This trace has no GPU operations, only Python functions. They spend 82.5 % of their time "
-        "waiting"
-    )
-    assert ("This is the front end of vLLM" in said) == ("vllm" in handler)

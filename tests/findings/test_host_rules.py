@@ -1,6 +1,6 @@
 """Rules on the host: graphs that fit, compilation, loading of code; each beside one without."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -226,27 +226,6 @@ def test_launches_after_a_wait_are_told_to_be_queued_before_it() -> None:
     )
 
 
-@pytest.mark.parametrize(("size", "is_told"), [(4_096, True), (4_096_000, False)])
-def test_small_copies_of_which_each_is_waited_for_are_to_be_joined(
-    size: int, *, is_told: bool
-) -> None:
-    """Copies of 2 us begin 20 us after their calls, each of which is waited for."""
-    begins = range(MS, 4 * MS, 25_000)
-    rows = launched(*(("Memcpy DtoH", at - 20_000, at, 2_000) for at in begins))
-    for one in rows["activities"]:
-        one |= {"kind": "memcpy", "direction": "DtoH", "bytes": size}
-    calls = [{**one, "name": "cudaMemcpyAsync", "dur_ns": 5_000} for one in rows["calls"]]
-    waits = [
-        {"name": "cudaStreamSynchronize", "start_ns": at - 14_000, "dur_ns": 17_000}
-        for at in begins
-    ]
-    analysis = analyzed({**rows, "calls": [*calls, *waits]}, "nsys")
-    (found,) = of_rule(analysis, "launch-latency" if is_told else "sync-call")
-    assert (
-        "before copies of at most 4.10 kB, each of which is waited for" in found.remedy
-    ) == is_told
-
-
 @pytest.mark.parametrize(("copies", "is_told"), [(20, True), (3, False)])
 def test_small_copies_that_are_most_of_what_is_launched_are_to_be_joined(
     copies: int, *, is_told: bool
@@ -355,31 +334,6 @@ def test_no_graph_for_steps_that_differ_or_have_one(graphs: int, counts: tuple[i
     found = of_rule(short_kernels(graphs, *counts), "eager-overhead")
     assert all("none by a graph" not in one.sentence for one in found)
     assert all("CUDA graph" not in one.remedy for one in found)
-
-
-@pytest.mark.parametrize(
-    ("name", "waits", "says"),
-    [
-        ("main_58_gpu", 1, "async on the loops of OpenACC"),
-        ("k", 3, "before the host"),
-        ("k", 5, "more work"),
-    ],
-)
-def test_kernels_shorter_than_what_the_host_does_for_each_are_launch_bound(
-    name: str, waits: int, says: str
-) -> None:
-    """Each kernel takes 4 us, is launched every 6 us and starts 7 us after that, as fast as any."""
-    rows = launched(*((name, at, at + 7_000, 4_000) for at in range(MS, 2 * MS, 6_000)))
-    calls = [{**one, "name": "cuLaunchKernel", "dur_ns": 3_000} for one in rows["calls"]]
-    wait = {"name": "cuStreamSynchronize", "dur_ns": 500}
-    calls += [{**wait, "start_ns": one["start_ns"] + 4_000} for one in calls[::waits]]
-    analysis = analyzed({**rows, "calls": calls}, "nsys")
-    (found,) = of_rule(analysis, "launch-latency")
-    assert found.title == "The host cannot launch such short kernels fast enough"
-    assert "take 4.00 µs on average; the host launches one every 5.99 µs" in found.sentence
-    assert says in found.remedy
-    assert found.gain is not None
-    assert found.gain.high_ns == analysis.idle.by_class()[0].idle_ns
 
 
 def test_allocation_inside_steps_is_told_with_how_often_it_happens() -> None:
@@ -723,8 +677,8 @@ def test_the_launcher_of_a_kernel_written_in_triton_is_no_compiled_code(
     (found,) = of_rule(run(0, 2 * MS, 0, 0, marks=marks), "compiled-runtime")
     if region == "forward":
         assert found.title == "Triton launches its kernels slowly"
-        assert f"Triton's launcher runs for {GEMM}" in found.sentence
-        assert f"Capture the step with {GEMM} in a CUDA graph" in found.remedy
+        assert "Triton's launcher runs" in found.sentence
+        assert "Capture the step in a CUDA graph" in found.remedy
     else:
         assert ('TORCH_LOGS="graph_breaks' in found.remedy) == bool(breaks)
         assert ("one region without graph breaks" in found.remedy) == (not breaks)
@@ -1394,26 +1348,6 @@ def test_gaps_that_always_end_in_the_copy_of_a_batch_are_late_input(
     assert ("(20 times; 1.00 MB after the longest such gap)" in found.sentence) == is_told
 
 
-@pytest.mark.parametrize(
-    ("stalled", "third", "is_told"),
-    [(range(10), 2, True), (range(4), 2, False), (range(10), 0, False)],
-    ids=["in unrelated operators", "in few", "in first calls, which may load code"],
-)
-def test_a_host_that_stalls_in_unrelated_operators_is_taken_off_the_cpu(
-    stalled: Sequence[int], third: int, *, is_told: bool
-) -> None:
-    """Ten operators of 20 us run in turn, six times; those that stall take 5 ms once."""
-    at, works, ops = 1 * MS, [], []
-    for turn in range(6):
-        for number in range(10):
-            dur_ns = 5 * MS if number in stalled and turn == third else 20_000
-            ops.append({"name": f"aten::op{number}", "start_ns": at, "dur_ns": dur_ns})
-            works.append(("saxpy", at + dur_ns - 9_000, at + dur_ns, 15_000))
-            at += dur_ns + 1_000
-    found = [one.title for one in of_rule(analyzed(launched(*works) | {"ops": ops}), "host-code")]
-    assert (found == ["The host stalls in unrelated operators"]) == is_told
-
-
 def test_a_library_without_names_of_functions_is_named_once() -> None:
     works = [{"name": "saxpy", "start_ns": 500 * MS, "dur_ns": 100 * MS}]
     sample = {"kind": "sample", "name": "[kernel]", "dur_ns": 0}
@@ -1574,28 +1508,6 @@ def test_memory_that_many_ranges_allocate_is_one_cause() -> None:
     rows["calls"] += calls
     (found,) = of_rule(tf.analyze(trace_of(**rows, marks=marks)), "memory-alloc")
     assert found.share == pytest.approx(60 * 80 / (60 * 100 + 9))
-
-
-@pytest.mark.parametrize(
-    ("first", "title"),
-    [
-        ("fork", "The host waits for processes that it started"),
-        ("pipe", "Reading and writing hold up the GPU"),
-    ],
-)
-def test_a_long_read_after_a_fork_waits_for_another_process(first: str, title: str) -> None:
-    """The GPU idles for 2 ms: the thread starts two processes, and reads for 1.8 ms."""
-    system = [
-        {"name": name, "start_ns": start, "dur_ns": length, "kind": "system"}
-        for name, start, length in (
-            (first, 10_000, 40_000),
-            (first, 60_000, 40_000),
-            ("read", 120_000, 1_800_000),
-        )
-    ]
-    (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsys", marks=system), "file-access")
-    assert words(found.name) == title
-    assert ("one read of 1.80 ms, what 2 processes send" in found.sentence) == (first == "fork")
 
 
 def test_so_are_they_where_a_part_of_the_launches_is_queued() -> None:

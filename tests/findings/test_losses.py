@@ -135,20 +135,6 @@ def test_what_is_small_is_not_listed() -> None:
     assert [one.rule for one in of(gemm=97, norm=3).losses] == ["main-kernel", "loss-memory"]
 
 
-@pytest.mark.parametrize(
-    ("name", "is_old"),
-    [
-        ("void pytorch_fmha::fmha_dgrad_fp16_sm80_dq_dk_dv_loop_kernel<Kernel_traits>", True),
-        ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Traits>", False),
-    ],
-)
-def test_kernels_of_the_first_flash_attention_have_a_newer_one(name: str, is_old: bool) -> None:
-    works = launched((name, 0, 100, 900), ("at::native::layer_norm", 10, 1_000, 100))
-    (kernel, _) = tf.analyze(trace_of(**works)).losses
-    assert kernel.rule == "main-kernel"
-    assert ("first FlashAttention" in kernel.remedy) == is_old
-
-
 def test_what_cannot_be_judged_is_no_finding_and_has_no_severity() -> None:
     """Nothing says whether the program needs its uncategorized kernels."""
     (kernel,) = of(gemm=500, odd=500).losses

@@ -369,19 +369,6 @@ def test_where_gpu_records_are_missing_the_cpu_says_whether_it_waited() -> None:
     assert analysis(ops=work, calls=made).verdict.sentence.endswith(waits)
 
 
-@pytest.mark.parametrize(("copies_us", "is_told"), [(900, True), (2_000, False)])
-def test_random_numbers_that_are_copied_at_once_are_to_be_made_on_the_gpu(
-    copies_us: int, *, is_told: bool
-) -> None:
-    """`copies_us`: when the copy begins, in the operator after the random numbers or later."""
-    us = 1_000
-    work = ops(("aten::randn", 0, 800 * us), ("aten::normal_", 10 * us, 780 * us))
-    work += ops(("aten::to", 850 * us, 100 * us), ("aten::relu", 1_900 * us, 200 * us))
-    made = calls(("cudaMemcpyAsync", copies_us * us, 40 * us), ("cudaLaunchKernel", 1_950 * us, us))
-    said = analysis(ops=work, calls=made).verdict.sentence
-    assert ('create the tensor on the GPU (device="cuda")' in said) == is_told
-
-
 @pytest.mark.parametrize("in_operator", [False, True])
 def test_memory_that_no_operator_frees_is_emptied_by_the_program(*, in_operator: bool) -> None:
     """The allocator frees in the operator that asks for memory, empty_cache() outside of any."""

@@ -169,34 +169,6 @@ def test_single_calls_longer_than_all_gpu_work_are_start_up(once_ns: int, *, is_
     assert ("start-up" in sentence) == is_said
 
 
-@pytest.mark.parametrize(
-    ("launches", "said"),
-    [
-        ({}, "40 launches take 1.60 µs, longer than all GPU work: if one thread makes them, the "
-         "GPU is busy at most 62.5 % of the time."),
-        ({"total_ns": 2_110}, None),
-        ({"count": 41}, None),
-        ({"count": 19}, None),  # each kernel may set up
-        ({"name": "hipGraphLaunch"}, None),
-        ({"max_ns": None}, None),
-    ],
-    ids=["longer", "hardly longer", "a kernel is missing", "few", "of graphs", "unknown"],
-)  # fmt: skip
-def test_launches_longer_than_all_gpu_work_bound_how_busy_it_is(
-    launches: dict[str, Any], said: str | None
-) -> None:
-    """The GPU works 1,000 ns; of 2,600 ns of launching the longest call takes 1,000 ns."""
-    call = {"kind": "call", "name": "hipLaunchKernel", "count": 40, "total_ns": 2_600}
-    works = [{**one, "count": times} for one, times in zip(STATISTICS, (30, 10, 20), strict=False)]
-    rows = [*works, {**call, "max_ns": 1_000, **launches}]
-    sentence = analyze(of_rocprof(totals=rows)).verdict.sentence
-    assert (said or "GPU time") in sentence
-    # The time of copies is unknown.
-    rows = [*rows[:2], rows[3], {**call, "name": "hipMemcpyAsync", "max_ns": 1_000}]
-    assert "longer than all GPU work" not in analyze(of_rocprof(totals=rows)).verdict.sentence
-    assert ("at most" in sentence) == (said is not None)
-
-
 def test_the_command_that_records_a_timeline_is_there() -> None:
     found = untimed_of(totals=STATISTICS)
     assert found.record == (

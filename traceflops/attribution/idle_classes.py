@@ -113,8 +113,7 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     code = np.where(event < 0, label, taken(events.tree.nearest(names_code), event))
     # Without recorded operators, nothing tells that a call is part of launching one.
     is_alone = events.is_kind(CALL, event) & (trace.ops.num_rows == 0)
-    # Slices in which no thread worked: handed over if another thread than the launching one had
-    # worked last.
+    # Slices without work: handed over if another thread than the launching one worked last.
     handed_over = silent & events.has_fact("runs_backward", slices.own)
     handed_over[silent] |= _other_thread_was_last(slices.only(silent), parts, trace)
     # Slices after the launch call: latency if the activity began soon after it.

@@ -48,8 +48,6 @@ _AS_LONG_AS_WORK: Final = frozenset({"waits_for_device", "awaits_device", "copie
 _MOST_NAMES: Final = 2
 _MANY: Final = 100  # more copies per launch than this are of pieces
 _FEWEST: Final = 10  # fewer launches, or copies of a kind, are no loop
-_TIMES_NAMES: Final = 10  # so many launches per kernel tell how long one takes
-_AT_MOST: Final = 0.9  # a GPU that may be busy for more of the time is hardly held up
 _TWICE: Final = 2  # copies that wait take twice as long as others, or more
 
 
@@ -210,30 +208,3 @@ def graph_launches_of(untimed: Untimed) -> int:
     graphs = sum(one["count"] or 0 for one in calls if GRAPH_LAUNCH.match(one["name"]))
     kernels = sum(one["count"] or 0 for one in untimed.of_kind("kernel").to_pylist())
     return graphs if 2 * (launches_of(untimed) - graphs) < kernels else 0
-
-
-def launches_beyond_work(untimed: Untimed) -> tuple[Fact, ...]:
-    """Return the most that GPUs can be busy if launching alone takes longer than all their work.
-
-    Whatever a launch waits for, a thread makes one after the other, so it runs as long as they take
-    together. The longest of each name may set up, and so may the first of each kernel: there must
-    be many times more launches. Without a record of each launch's kernel, or with calls that copy
-    but no copies, work is missing, and nothing is returned.
-    """
-    starting = [one for one in untimed.of_kind("call").to_pylist() if STARTS.match(one["name"])]
-    calls = [one for one in starting if LAUNCH.match(one["name"])]
-    kernels, work_ns = untimed.of_kind("kernel").to_pylist(), untimed.device_ns
-    are_known = all(one["count"] and one["sum_ns"] for one in (*calls, *kernels))
-    are_known &= all(one["max_ns"] and not GRAPH_LAUNCH.match(one["name"]) for one in calls)
-    # Copies and fills that calls start must have their own totals.
-    are_known &= len(starting) == len(calls) or untimed.of_kind("memcpy", "memset").num_rows > 0
-    if not (calls and work_ns and are_known):
-        return ()
-    launch_ns = sum(one["sum_ns"] - one["max_ns"] for one in calls)
-    count = sum(one["count"] for one in calls)
-    if work_ns > _AT_MOST * launch_ns or count > sum(one["count"] for one in kernels):
-        return ()
-    if count < _TIMES_NAMES * len(kernels):
-        return ()
-    values = {"count": count, "time_ns": launch_ns, "share": work_ns / launch_ns}
-    return (fact("verdict.launches-beyond-work", **values),)

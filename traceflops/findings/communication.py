@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.finding import MOST_ROWS, Cause, Gain, Row, short_name
-from traceflops.findings.host_waits import stalls
 from traceflops.findings.slow_links import collective_name, slow_collectives
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
@@ -342,7 +341,7 @@ def _waiting_changes(
     is_most = 2 * records.dur_ns[first] > took_ns.sum()
     is_skew = bool(windows == 1 and is_first_of_all and is_most)
     first_ns = int(records.dur_ns[first])
-    then = "several-steps" if is_skew else "stalled-ranks" if stalls(case) else "balance-ranks"
+    then = "several-steps" if is_skew else "balance-ranks"
     return {
         "name": fact(f"{EXPOSED}.title-waits", **values),
         "claim": fact(f"{EXPOSED}.claim-waits", **values),

@@ -7,18 +7,17 @@ that fits into the driver's own buffer. Larger copies reach the speed of the lin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from traceflops.attribution.host_calls import MemoryOperation, memory_operations
+from traceflops.attribution.host_calls import memory_operations
 from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.devices.peaks import HostLink
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import Case, limit, share_of_window
+from traceflops.findings.case import Case, limit
 from traceflops.findings.finding import Cause
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.measurement import Measurement
@@ -51,8 +50,6 @@ PAGEABLE, PINNED = "pageable", "pinned"
 _RULE: Final = "host-copies"
 _PIECE: Final = 10
 """Data copied in pieces may end with a piece this many times smaller than the others."""
-_ALIKE: Final = 3  # one direction is slow if the other one is more than this many times as fast
-_SEVERAL: Final = 2  # streams
 MANY: Final = 10  # fewer copies may happen only once, and need no mending
 
 
@@ -195,26 +192,6 @@ def same_uploads(case: Case) -> dict[str, Value]:
     return {"often": often, "each": each}
 
 
-def in_turn(case: Case) -> dict[str, int]:
-    """Return on how many `streams` copies run both ways, but never at once, and the ns to save.
-
-    Each of these streams has a part of the work of its own. Else the result is empty.
-    """
-    if len(case.devices) != 1:
-        return {}
-    works, row = case.prepared.trace.activities, case.prepared.chosen.row
-    row = row[between_host_and_device(case.prepared.trace)[row]]
-    is_way = [is_one_of(works["direction"], way)[row] for way in WAYS]
-    to_gpu, from_gpu = (Intervals.of(*span_columns(works, row[way])) for way in is_way)
-    stream = numbers(works["stream"], ABSENT)[row]
-    streams = set[int].intersection(*({*stream[w].tolist()} for w in is_way)) - {ABSENT}
-    saved_ns = min(to_gpu.length_ns, from_gpu.length_ns)
-    is_much = share_of_window(case, saved_ns) >= limit(case, _RULE, "least_share")
-    if len(streams) < _SEVERAL or not is_much or len(to_gpu.intersect(from_gpu)):
-        return {}
-    return {"streams": len(streams), "most_ns": saved_ns}
-
-
 def other_way(*, is_little: bool, is_pinned: bool) -> Fact:
     """Return what to do with copies of other data; `is_little`: nothing is left to copy beside."""
     if is_little and is_pinned:
@@ -223,23 +200,6 @@ def other_way(*, is_little: bool, is_pinned: bool) -> Fact:
     return fact(
         "host-copies.other", memory=None if is_pinned else fact("host-copies.pinned"), beside=beside
     )
-
-
-def slower_way(copies: Sequence[MemoryOperation]) -> dict[str, Any]:
-    """Return a direction that is far slower than the other one: both and their rates, else {}.
-
-    The rates `slow` and `fast` are in GB/s. `copies` are large, a row per direction and memory,
-    most time first. The direction with most of the time is slow if it reaches less than a third of
-    the other's rate, although links are as fast both ways, and its kind of host memory is unknown.
-    """
-    slow, fast = copies[0], max(copies, key=lambda copy: copy.bytes_per_ns or 0.0)
-    is_most = 2 * slow.sum_ns > sum(copy.sum_ns for copy in copies)
-    if not is_most or slow.memory or not slow.bytes_per_ns or slow.name == fast.name:
-        return {}
-    if _ALIKE * slow.bytes_per_ns >= (fast.bytes_per_ns or 0.0):
-        return {}
-    ways = {"way": slow.name, "other": fast.name}
-    return {**ways, "slow": slow.bytes_per_ns, "fast": fast.bytes_per_ns}
 
 
 def host_link(measured: Measurement) -> HostLink | None:

@@ -31,12 +31,11 @@ from traceflops.table.columns import (
     numbers,
     span_columns,
 )
-from traceflops.table.grouping import distinct, group_sums, groups, joint_codes
+from traceflops.table.grouping import distinct, group_sums, groups
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import started
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
-from traceflops.timeline.first_calls import COPIES
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Account
 from traceflops.windows.prepared import Prepared
@@ -46,8 +45,6 @@ _TIMES, _FEW_ELEMENTS = 3, 8_192  # elements: at most 64 KiB
 _BY_CPU: Final = re.compile("gloo|mpi")
 """Communication that the CPU carries out; operators of NCCL only launch it."""
 _OF_DDP: Final = re.compile("DistributedDataParallel")
-_DRAWS: Final = re.compile(r"aten::(normal|uniform|random|exponential|bernoulli)_?$")
-"""Operators that fill tensors with random numbers."""
 _PRODUCTS: Final = ("gemm", "convolution", "attention")
 _DOUBLE: Final = re.compile(r'\["double"')
 _NARROW: Final = re.compile(r'\["c10::(BFloat16|Half)"')
@@ -80,14 +77,8 @@ _SPARSELY: Final = 10  # a table has so many times the rows in use, or more
 def cpu_facts(prepared: Prepared) -> frozenset[str]:
     """Return the facts of a program on CPUs, which choose what would help it.
 
-        randn    |--------|                      # made on the CPU,
-        to                |---cudaMemcpy---|     # and copied to the GPU at once: `copied`
-        cudaFree                              |---|    # in no operator: `emptied`, by empty_cache()
-
     gpu      it launches work on a GPU that is not recorded
-    copied   most random numbers are copied to the GPU as soon as they are made
-    emptied  most time of calls that free memory of a GPU is in no operator
-
+    emptied  most time of calls that free memory of a GPU is in no operator: by empty_cache()
     frames   Python functions are recorded
     listed   the profiler lists a GPU of the machine
 
@@ -99,7 +90,6 @@ def cpu_facts(prepared: Prepared) -> frozenset[str]:
     dur_ns, is_alone = numbers(calls["dur_ns"])[row], prepared.linked.links.op_of_call[row] < 0
     holds = {
         "gpu": started(calls).any(),
-        "copied": _are_copied(prepared),
         "emptied": 2 * dur_ns[is_alone].sum() > dur_ns.sum(),
         "frames": is_one_of(prepared.trace.marks["kind"], "python").any(),
         "listed": prepared.trace.source.facts.get(GPUS_LISTED, "0") != "0",
@@ -201,23 +191,6 @@ def _of_exchanges(prepared: Prepared) -> set[str]:
         "gradients": matching(prepared.trace.marks["name"], _OF_DDP.search).any(),
     }
     return {name for name, is_so in holds.items() if is_so}
-
-
-def _are_copied(prepared: Prepared) -> bool:
-    """Return whether most random numbers are drawn right before an operator copies to a GPU."""
-    ops, calls, tree = prepared.trace.ops, prepared.trace.calls, prepared.linked.op_tree
-    draws = matching(ops["name"], _DRAWS.match)
-    if not draws.any():
-        return False
-    outermost = tree.order[tree.parent[tree.order] < 0]
-    is_random = (draws | (tree.below(draws) > 0))[outermost]
-    start, dur_ns = (numbers(ops[name])[outermost] for name in ("start_ns", "dur_ns"))
-    copied_ns = np.sort(numbers(calls["start_ns"])[matching(calls["name"], COPIES.search)])
-    until, since = np.searchsorted(copied_ns, start + dur_ns), np.searchsorted(copied_ns, start)
-    thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))[outermost]
-    # Does the next operator of the same thread copy?
-    copy_follows = np.append((until > since)[1:] & (thread[1:] == thread[:-1]), False)
-    return bool(2 * dur_ns[is_random & copy_follows].sum() > dur_ns[is_random].sum())
 
 
 def compiling(trace: Trace) -> tuple[Fact, ...]:

@@ -93,7 +93,6 @@ def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
     is_slow = part is not None and part < limit(case, rule, "poor")
     # With little other work nothing hides copies; few copies are worth neither hiding nor pinning.
     is_little = room < share
-    turns = copy_sizes.in_turn(case) if memory == copy_sizes.PINNED and not sizes else {}
     if again:
         again["other"] = copy_sizes.other_way(is_little=is_little, is_pinned=are_pinned(case))
     are_few = not case.steps.used and sum(copy.count for copy in copies) < _FEW
@@ -102,8 +101,7 @@ def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
     are_loading = not is_told_else and _come_first(prepared.trace)
     loads = _has_loader(prepared.trace)
     choosing = {
-        "again": bool(again) and not turns,
-        "in-turn": bool(turns),
+        "again": bool(again),
         "uploads": are_uploads,
         "little-work": is_little,
         "beside-nothing": hides_none,
@@ -116,15 +114,11 @@ def _copies_alone(case: Case, alone_ns: int, others_ns: int) -> Cause:
     }
     knows = sizes | {name for name, holds in choosing.items() if holds}
     back = any((copy.name, copy.memory) == ("DtoH", copy_sizes.PAGEABLE) for copy in copies)
-    values |= {"loader": _PIN if loads else None, "back": _PIN if back else None, **turns}
+    values |= {"loader": _PIN if loads else None, "back": _PIN if back else None}
     values |= again | (speeds if is_slow else {})
     # Pinning makes copies faster that nothing hides; others can be hidden or left out entirely.
     is_faster = is_slow and is_pageable and hides_none and not again
     gain_ns = alone_ns * (1 - part) if part is not None and is_faster else alone_ns
-    gain_ns = turns.get("most_ns", gain_ns)
-    if knows == {"little-work", "beside-nothing"} and (ways := copy_sizes.slower_way(copies)):
-        knows, values = knows | {"one-way"}, values | ways
-        gain_ns = min(alone_ns, copies[0].sum_ns * (1 - ways["slow"] / ways["fast"]))
     # Without a kernel, copies are all that the program does: nobody knows what they are for.
     is_work = is_pageable or is_one_of(prepared.trace.activities["kind"], "kernel").any()
     is_gain = is_work and knows.isdisjoint({"once", "loading"})

@@ -24,12 +24,12 @@ from traceflops.findings.kernel_facts import KernelFacts
 from traceflops.findings.late_rank import late_rank, rank_balance
 from traceflops.findings.little_work import LITTLE_WORK, little_work
 from traceflops.findings.main_kernel import MAIN_KERNEL
-from traceflops.findings.managed_memory import UNIFIED, unified_memory
+from traceflops.findings.managed_memory import unified_memory
 from traceflops.findings.many_operators import many_kernels
 from traceflops.findings.precision import totals_in_single
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.slow_links import slow_link
-from traceflops.findings.standstill import STANDSTILL, uneven_launches, without_stalled
+from traceflops.findings.standstill import STANDSTILL, without_stalled
 from traceflops.findings.start_up import ONCE, kept, runs_once, start_up
 from traceflops.findings.totals_alone import main_total
 from traceflops.findings.trace_health import trace_health
@@ -115,10 +115,7 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
 
     Without `is_judged` too much work is not recorded to ask why the GPU is idle.
     """
-    uneven, asked = uneven_launches(case), RULES if is_judged else _OF_RECORDED
-    if uneven is not None:  # if identical launches are uneven, faster kernels are no remedy
-        asked = tuple(rule for rule in asked if rule is not kernel_rules)
-    causes = sold_once([*_causes(case, asked)])
+    causes = sold_once([*_causes(case, RULES if is_judged else _OF_RECORDED)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
     findings = reasons_first(causes, waits_cost_most=2 * due_ns > case.total.components.idle_ns)
     standstill = next((loss for loss in case.losses if loss.rule == STANDSTILL), None)
@@ -132,7 +129,7 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
         goes_first = case.recorded == "serialized"
         before = [one for one in findings if one.priority != "low" and not goes_first]
         findings = [*before, *counted, *(one for one in findings if one not in before)]
-    ordered = _with_main_kernel(case, findings, uneven)
+    ordered = _with_main_kernel(case, findings)
     # If kernels ran one by one, the profiler causes the time between them.
     starts, leads = None if case.recorded == "serialized" else start_up(case), False
     if starts is not None and case.steps.measured is None:  # else the user left start-up out
@@ -218,15 +215,13 @@ def sold_once(findings: Sequence[Finding]) -> list[Finding]:
     return [finding for finding in findings if not any(finding is other for other in lesser)]
 
 
-def _with_main_kernel(case: Case, findings: list[Finding], uneven: Finding | None) -> list[Finding]:
+def _with_main_kernel(case: Case, findings: list[Finding]) -> list[Finding]:
     """Return findings with the kernel that takes much of the time, if no other is about it.
 
-    A finding on `uneven` launches takes its place, unless pages that migrate explain half of it.
     Before it stand only findings that may gain a third of its time, and large and sure gains.
     """
-    main = uneven or next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
-    migrating = sum(finding.share for finding in findings if finding.rule == UNIFIED)
-    if main is None or _is_told(main, findings) or (main is uneven and 2 * migrating > main.share):
+    main = next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
+    if main is None or _is_told(main, findings):
         return findings
     least_ns = main.share * case.total.components.window_ns / case.windows_used / _TIMES
     gains = [

@@ -66,7 +66,7 @@ _BY_LABEL: Final = ("host-code", "host-unrecorded")
 _OF_HOST: Final = ("compiled-runtime", *_BY_LABEL)  # rules of what the host does before it launches
 _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 """Facts by which the host works during unrecorded time, so that less work saves time."""
-_NO_PLACE: Final = ("stalled", "launching", idle_facts.AROUND_ALL)
+_NO_PLACE: Final = ("launching", idle_facts.AROUND_ALL)
 """Facts by which the name of the largest culprit does not tell where time is lost."""
 _LONGEST_GAPS: Final = 100
 _OF_OPENACC: Final = frozenset({"data-clauses", "constructs"})
@@ -141,9 +141,7 @@ def _of_latency(
     if (wait := launching.drained_by(case, late, found)) is not None:
         yield wait
     elif not has_others or not launching.at_floor(case):
-        is_much = late.share >= limit(case, launching.LATENCY, "much")
-        kernels_are_short = is_much and launching.are_short(case)
-        yield launching.of_short_kernels(case, late) if kernels_are_short else late
+        yield late
 
 
 def _launches_unrecorded(case: Case, culprits: Sequence[Culprit]) -> bool:
@@ -230,7 +228,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
             for culprit in idle.culprits[:MOST_ROWS]
             if not is_wrapper(culprit.label) and (names_place or culprit is not largest)
         ),
-        where=_where(case, idle) if knows.isdisjoint(("stalled", "launching")) else Where(),
+        where=_where(case, idle) if "launching" not in knows else Where(),
         # The field {name} is for the name of the largest culprit, which may be empty.
         edits=tuple(_filled(edit, idle) for edit in row.edits if has_name or "{name}" not in edit),
         partly=_BESIDE_WORKERS if _loads_in_thread(rule, largest) else row.partly,

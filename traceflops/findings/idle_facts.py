@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Collection
 from operator import attrgetter
 from typing import Final
@@ -16,9 +15,6 @@ from traceflops.attribution.host_events import host_span
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.attribution.launch_lead import LaunchSums
 from traceflops.attribution.marks import (
-    host_marks,
-    innermost_mark,
-    instants,
     names_by_process,
 )
 from traceflops.characters import kernel_name
@@ -35,7 +31,7 @@ from traceflops.findings.copy_sizes import (
 from traceflops.findings.device_memory import are_pinned, reads_back
 from traceflops.findings.finding import short_name
 from traceflops.findings.host_samples import MPI, are_copies, sampled, switched
-from traceflops.findings.host_waits import WAITING, stalls, started_processes
+from traceflops.findings.host_waits import WAITING
 from traceflops.findings.launching import (
     LATENCY,
     LAUNCHING,
@@ -48,7 +44,7 @@ from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
 from traceflops.flops.ops.table import computes, is_view
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
-from traceflops.table.columns import codes, is_one_of, matching, names, numbers, thread_columns
+from traceflops.table.columns import codes, is_one_of, names, numbers, thread_columns
 from traceflops.table.grouping import (
     exact_sums,
     group_rows,
@@ -58,7 +54,6 @@ from traceflops.table.grouping import (
     places_in_groups,
     shared_codes,
 )
-from traceflops.table.patterns import ASYNC_COPY
 from traceflops.timeline.intervals import Intervals
 
 _ENGINE: Final = re.compile(r"(?<![\w.-])(vllm|sglang)(/|::)")
@@ -71,7 +66,6 @@ DATA_CLAUSES: Final = re.compile(r"(Enter|Exit) Data|Enqueue (Up|Down)load|Updat
 _CONSTRUCTS: Final = re.compile("Wait|Compute Construct|Enqueue Launch")
 _OF_MPI: Final = re.compile(r"P?MPI_")
 CLAIMS: Final = (
-    "stalled",
     "triton",
     "launching",
     "per-byte",
@@ -81,7 +75,6 @@ CLAIMS: Final = (
     "on-cpu",
     "one-gap",
     "ranged",
-    "processes",
 )
 """Facts on host time, each with a title and a claim of its own."""
 AROUND_ALL: Final = "around-all"
@@ -107,7 +100,6 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
     if rule == "compiled-runtime" and "compiled" not in case.program:
         in_triton_ns = sum(own.idle_ns for own in idle.culprits if _TRITON.search(own.label))
         knows |= {"triton"} if 2 * in_triton_ns >= idle.idle_ns else set()
-        values["kernels"] = tuple(map(short_name, _launched_by_triton(case)[:_NAMED]))
     if rule == "data-input":
         has_workers = any(_WORKERS in culprit.label for culprit in idle.culprits)
         knows |= {"workers"} if has_workers else set()
@@ -169,10 +161,7 @@ def _of_launches(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict
     drained_ns = sum(culprit.blocked_before_ns for culprit in idle.culprits)
     knows |= {"drained"} if 2 * drained_ns > idle.idle_ns else set()
     values["call"] = costs[0].call
-    # Most of it may be before small copies, of which each is waited for.
-    copies_ns = sum(own.idle_ns for own in idle.culprits if ASYNC_COPY.match(own.label))
-    knows |= {"copies"} if small and 2 * copies_ns > idle.idle_ns else set()
-    return knows, values | size
+    return knows, values
 
 
 def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
@@ -239,19 +228,6 @@ def engines_of(culprit: Culprit) -> set[str]:
 
 _TRITON: Final = re.compile(r"(^|/)triton/")
 """Functions of Triton: outside torch.compile they launch kernels written with @triton.jit."""
-
-
-def _launched_by_triton(case: Case) -> list[str]:
-    """Return the kernels that functions of Triton launch, the most often launched first."""
-    trace, row = case.prepared.trace, case.prepared.chosen.row
-    mark = host_marks(trace, "python")
-    mark = mark[matching(trace.marks["name"], _TRITON.search)[mark]]
-    call = case.prepared.linked.links.call_of_activity[row]
-    launch = instants(trace, call, np.full_like(call, -1))
-    is_inside = innermost_mark(trace, mark, launch) >= 0
-    labels = names(trace.activities["name"])
-    name = codes(trace.activities["name"])[row[is_inside]]
-    return [labels[code] for code, _ in Counter(name.tolist()).most_common()]
 
 
 _ENDS_MOST: Final = 0.8
@@ -333,13 +309,8 @@ def operators_of_cpu(case: Case) -> frozenset[Culprit]:
 
 
 def _of_host_code(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return whose the code is, and the functions that compute with tensors of the CPU.
-
-    If the host is held up wherever it happens to be, it is nobody's code.
-    """
+    """Return whose the code is, and the functions that compute with tensors of the CPU."""
     label, knows = idle.culprits[0].label, set[str]()
-    if held_up := stalls(case):
-        return {"stalled"}, held_up
     if owner_of(label) != "yours":
         knows.add("of-operators" if only_launches(label) else "of-others")
     named = {name for own in idle.culprits for name in own.evidence}
@@ -383,7 +354,6 @@ _TELLS: Final = {
     "host-code": _of_host_code,
     "host-unrecorded": _of_unrecorded,
     "host-page-faults": between_pages,
-    "file-access": started_processes,
     "memory-alloc": of_allocations,
 }
 """What else is known of a rule, if any."""

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from traceflops.attribution.culprits import Culprit, IdleClass
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import Case, cause, limit, share_of_window
-from traceflops.findings.finding import Cause, Gain
+from traceflops.findings.case import Case, limit, share_of_window
+from traceflops.findings.finding import Cause
 from traceflops.findings.owners import only_launches
-from traceflops.findings.rules import ON_HOST, rule_of
+from traceflops.findings.rules import rule_of
 from traceflops.table.columns import is_one_of, numbers
 from traceflops.windows.records import chosen_time
 
@@ -29,7 +29,6 @@ TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|
 _DRAINED: Final = f"{LATENCY}.remedy.drained"  # the advice to wait less often
 _MOSTLY: Final = 0.75  # idle time is one of short gaps if so much of it is in them
 _MOST_PLACES: Final = 5  # places named in one sentence where the GPU waits for launches
-_OFTEN: Final = 4  # the host waits often if it waits once in so many launches
 
 
 def at_floor(case: Case) -> bool:
@@ -37,44 +36,6 @@ def at_floor(case: Case) -> bool:
     pace = case.host_bound
     most = limit(case, LATENCY, "most_of_floor")
     return pace is not None and pace.lead_median_ns <= most * pace.floor_ns
-
-
-def are_short(case: Case) -> bool:
-    """Return whether most kernels are short, and what the host does for each takes the time."""
-    replay = case.replay_or_reason[0] if at_floor(case) else None
-    if replay is None or case.launches is None:
-        return False
-    sums, on_host = case.launches.total, ON_HOST - {"start_up"}
-    host_ns = sum(part.ns for part in replay.critical if part.component in on_host)
-    return 2 * host_ns >= replay.before_ns > 0 and 2 * sums.short_kernels >= sums.kernels > 0
-
-
-def of_short_kernels(case: Case, late: Cause) -> Cause:
-    """Return the cause `late` of launch latency, changed for kernels shorter than their launches.
-
-    No replay can tell the gain: at most it is the idle time of launching.
-    """
-    assert case.launches is not None
-    sums, waits = case.launches.total, sum(wait.count for wait in case.synchronisations)
-    values = {
-        "short_ns": case.launches.short_ns,
-        "kernel_ns": sums.short_kernel_ns // sums.short_kernels,
-        "every_ns": case.total.components.window_ns // sums.launches,
-        "waits": waits or None,
-        "launches": sums.launches,
-    }
-    knows = {"short", *(["waits-often"] if _OFTEN * waits >= sums.launches else [])}
-    return replace(
-        cause(case, LATENCY, late.share, knows=frozenset(knows | case.program)),
-        name=fact(f"{LATENCY}.title-short"),
-        details=(fact(f"{LATENCY}.short", **values), *late.details),
-        rows=late.rows,
-        where=late.where,
-        edits=(),
-        gain=Gain(
-            0, round(late.share * case.total.components.window_ns) // case.windows_used, None
-        ),
-    )
 
 
 def drained_by(case: Case, late: Cause, waits: Mapping[str, Cause]) -> Cause | None:

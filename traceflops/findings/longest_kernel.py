@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
-from math import prod
 from typing import Final
 
 from traceflops.characters import kernel_name
@@ -24,8 +23,6 @@ from traceflops.table.trace import Trace
 _RATES: Final = {f"{COUNTED_KERNEL}.{way}" for way in ("bytes", "read", "written")}
 """The codes of limits that are rates of memory."""
 _MOSTLY: Final = 0.5  # waves that wait for more of their cycles mostly wait
-_APART: Final = 1.5
-"""The longest time of shapes of blocks is more than this many times the shortest, to be told."""
 
 
 def kernel_with_most(measured: Measurement, trace: Trace) -> tuple[Fact, ...]:
@@ -111,42 +108,12 @@ def counted_with_most(measured: Measurement) -> Fact | None:
     for way, rate in rates.items():  # a rate above the peak is that of a cache
         share = rate / peak if peak and rate <= peak else None
         limits.append(counted_fact(way, gigabytes=rate, share=share))
-    if limits and (most.flops, most.vector) == (0, 0):  # counted as 0: it only moves bytes
-        limits.append(counted_fact("no-flops"))
     limits += [
         counted_fact("counter", name=name, mean=total / most.launches)
         for name, total in ({} if work.speeds else most.counters).items()
     ]
     name, share = short_names([row.name for row in rows])[most.name], times[most.name] / total_ns
     return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
-
-
-def best_blocks(measured: Measurement) -> Fact | None:
-    """Return the blocks with which a kernel is much faster than with others of as many threads.
-
-    It is the kernel with most time, in its grids of the number of threads with most time. None
-    without such.
-    """
-    timed = [(speed, speed.duration_ns) for speed in measured.speeds if speed.duration_ns]
-    by_name, by_threads = Counter[str](), Counter[int]()
-    for speed, ns in timed:
-        by_name[speed.name] += ns
-    most = next((name for name, _ in by_name.most_common(1)), None)
-    times = defaultdict[int, list[tuple[float, tuple[int, ...]]]](list)
-    for speed, ns in timed:
-        if speed.name == most and speed.grid and speed.block:
-            threads = prod((*speed.grid, *speed.block))
-            by_threads[threads] += ns
-            sides = tuple(side for side in speed.block if side > 1) or (1,)
-            times[threads].append((ns / speed.launches, sides))
-    if not times:
-        return None
-    same = times[by_threads.most_common(1)[0][0]]
-    (fast_ns, fast), (slow_ns, slow) = min(same), max(same)
-    if slow_ns <= _APART * fast_ns or fast == slow:
-        return None
-    values = {"fast_ns": round(fast_ns), "slow_ns": round(slow_ns)}
-    return counted_fact("blocks", fast=fast, slow=slow, **values)
 
 
 def _moves_most(counted: Sequence[CountedKernel]) -> Fact | None:

@@ -33,8 +33,6 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.records import Account
 
 MAIN_KERNEL: Final = "main-kernel"
-_FIRST_FLASH: Final = re.compile(r"fmha_\w*(fwd|bwd|fprop|dgrad)\w*_loop")
-"""Kernels of the first FlashAttention."""
 _KINDS: Final = ("compute", "other")
 """Kinds of work of which one kernel may be the main part of a program."""
 _MEMORY, _GRAPH = "memory", "graph"
@@ -55,7 +53,6 @@ _CUT_OFF: Final = "_"
 _TENSORRT, _TORCH = "tensorrt", "torch"
 _LOWER: Final = {"INT8": (6, 1), "FP8": (8, 9)}
 """Types of lower precision, and the compute capability from which on TensorRT uses them."""
-_OPERATOR: Final = re.compile(r"aten::")
 _EXPERTS: Final = re.compile(
     r"fused_?moe(?:::\w+|_\w+)?|moe_?(?:fc_?|stage\d_?)?gemm|moe_wna16", re.IGNORECASE
 )
@@ -159,6 +156,7 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
         "of": of,
         "tokens": tokens,
         "share": family.share,
+        "up_to": Fact(f"{MAIN_KERNEL}.up-to") if family.whole_share > family.share else None,
         "kernels": len(variants),
         "launches": family.count,
         "mean_ns": mean_ns,
@@ -180,13 +178,12 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
         of_family, knows = f"-{_OF_EXPERTS}", knows | {_OF_EXPERTS}
         values["names"] = _names_of_experts(variants)
         name = short_name(largest["name"])
-    claim = f"claim{of_family}{'-overlapping' if family.whole_share > family.share else ''}"
     return statement(
         MAIN_KERNEL,
         family.share,
         values,
         name=Fact(f"{MAIN_KERNEL}.title{of_family}", values),
-        claim=Fact(f"{MAIN_KERNEL}.{claim}", values),
+        claim=Fact(f"{MAIN_KERNEL}.claim{of_family}", values),
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
         rows=(Row(name, time_ns),),
     )
@@ -275,8 +272,6 @@ def _known_of_launches(
         yield "short"
     if shape.warps_share < limits["few_warps"]:
         yield from (limiter.replace(" ", "-") for limiter in shape.limiters)
-    elif shape.last_wave is not None:
-        yield "last-wave"
 
 
 def _whole_graphs(kernels: Kernels) -> Iterator[Finding]:
@@ -384,9 +379,5 @@ def known_of_compute(name: str, sub: str, tokens: int) -> Iterator[str]:
         yield "vector"
     elif sub == "gemm" and not (is_of_library(name) or _OF_LIBRARIES.search(name)):
         yield "written"
-    if sub == "attention" and _FIRST_FLASH.search(name):
-        yield "first-flash"
     if weight_bits(name) <= _NARROW_BITS:
         yield "narrow"
-    if _OPERATOR.match(name):
-        yield "operator"

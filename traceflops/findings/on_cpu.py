@@ -65,7 +65,6 @@ _BETTER: Final = {
 """Operators that programs often can do without, and the fact that chooses the remedy."""
 _KNOWS: Final = {
     **dict.fromkeys(("gemm", "convolution", "attention"), _PRODUCTS),
-    "rng_dropout": "random",
     "copy": "copies",
     "memset": "fills",
     "layout": "layouts",

@@ -1,4 +1,4 @@
-"""A GPU that is held up: identical launches differ, or it stands still, equally long each time.
+"""Rule `standstill`: a GPU stands still, equally long each time.
 
 ```text
 |k|k|......gap......|k|k|......gap......|k|kkkkkkkkkkkkkkkkk|k|      all but k and | are lost
@@ -18,15 +18,12 @@ from msgspec.structs import replace
 
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import Case
 from traceflops.findings.finding import Finding, Row, severity_of, short_name
 from traceflops.findings.launch_geometry import identical_launches
 from traceflops.findings.losses import Loss
-from traceflops.findings.main_kernel import MAIN_KERNEL
-from traceflops.findings.nothing_recorded import memory_of_error
 from traceflops.findings.rules import statement
 from traceflops.table.columns import Columns, IntArray, axes, codes, is_one_of, names, numbers
-from traceflops.table.grouping import differ_from_before, group_sums
+from traceflops.table.grouping import differ_from_before
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import ENDLESS, NEVER
 from traceflops.windows.prepared import Prepared
@@ -170,9 +167,6 @@ def without_stalled(findings: Sequence[Finding], still: Finding | None) -> list[
     return [*others, still]
 
 
-_TENTH: Final = 10
-
-
 class KernelLaunches(Columns, frozen=True):
     """Launches of kernels: their rows in activities, times, and a number per identical launches.
 
@@ -194,49 +188,6 @@ def _identical(launches: KernelLaunches) -> tuple[KernelLaunches, IntArray, IntA
     first = np.flatnonzero(differ_from_before(known.group))
     count = np.diff(np.append(first, len(known.group)))
     return known, np.repeat(first, count), np.repeat(count, count)
-
-
-def uneven_launches(case: Case) -> Finding | None:
-    """Return the finding that identical launches take many times as long as the fastest tenth.
-
-    They do the same work unless it depends on the data, so something outside holds up the GPU:
-    faster kernels are no remedy. None if slow launches take little time, or are of few kernels.
-    """
-    limits = case.finding_rules.limits(MAIN_KERNEL)
-    launches = _launches(case.prepared)
-    known, first, count = _identical(launches)
-    fast_ns = np.maximum(known.ns[first + count // _TENTH], 1)
-    is_slow = (known.ns > limits["many_times"] * fast_ns) & (count >= limits["least_runs"])
-    slow = known.only(is_slow)
-    column = case.prepared.trace.activities["name"]
-    kernels, kernel = np.unique(codes(column)[slow.row], return_inverse=True)
-    slow_ns, all_ns = int(slow.ns.sum()), int(launches.ns.sum())
-    if slow_ns < limits["least_slow"] * all_ns or len(kernels) < limits["least_kernels"]:
-        return None
-    by_kernel = group_sums(kernel, slow.ns, len(kernels))
-    largest = int(by_kernel.argmax())
-    times = slow.ns // fast_ns[is_slow]
-    largest_name = short_name(kernel_name(names(column)[kernels[largest]]))
-    memory = memory_of_error(case.prepared.trace)
-    spills = bool(memory) and memory["held"] > memory["capacity"]
-    share = min(slow_ns / case.total.components.window_ns, 1.0)
-    values: dict[str, Value] = {
-        "share": share,
-        "times": int(times[kernel == largest].max()),
-        "name": largest_name,
-        "kernels": len(kernels),
-        "many": int(limits["many_times"]),
-    }
-    return statement(
-        MAIN_KERNEL,
-        share,
-        values,
-        name=Fact(f"{MAIN_KERNEL}.title-uneven", values),
-        claim=Fact(f"{MAIN_KERNEL}.claim-uneven", values),
-        details=(Fact(f"{MAIN_KERNEL}.uneven-most", values),),
-        advice=fact(f"{MAIN_KERNEL}.remedy.uneven{'-memory' if spills else ''}"),
-        rows=(Row(largest_name, int(by_kernel[largest])),),
-    )
 
 
 def _launches(prepared: Prepared) -> KernelLaunches:

@@ -7,12 +7,7 @@ from typing import Any, Final
 
 from traceflops.categories.programs import may_be_own
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.calls_alone import (
-    graph_launches_of,
-    launches_beyond_work,
-    launches_of,
-    single_calls,
-)
+from traceflops.findings.calls_alone import graph_launches_of, launches_of, single_calls
 from traceflops.findings.case import Case
 from traceflops.findings.counted_estimates import short_names
 from traceflops.findings.finding import Finding, Row, severity_of
@@ -37,7 +32,7 @@ _OF_KERNELS: Final = "nsys stats --report cuda_gpu_kern_sum"
 def totals_alone(untimed: Untimed, trace: Trace) -> tuple[Fact, ...]:
     """Return what takes most of the time of all GPU work, or that totals of kernels are missing.
 
-    What was launched once, and what launching takes, follows.
+    What was called once follows.
     """
     launches = launches_of(untimed)
     if launches and not untimed.of_kind("kernel").num_rows:
@@ -56,21 +51,20 @@ def totals_alone(untimed: Untimed, trace: Trace) -> tuple[Fact, ...]:
         *_communication(untimed, works, shown, is_one=processes == 1),
         *several,
         *single_calls(untimed.of_kind("call"), untimed.device_ns),
-        *launches_beyond_work(untimed),
     )
 
 
 def main_total(case: Case) -> Iterator[Finding]:
     """Give a finding on the kernel with more than half of the time, if it is worth profiling.
 
-    It is not if launching or start-up takes longer than all GPU work, if it runs hardly longer than
+    It is not if start-up takes longer than all GPU work, if it runs hardly longer than
     a launch, if other ranks may make it wait, or if it moves memory for a framework or library.
     """
     untimed = case.untimed
     if untimed is None or not untimed.device_ns:
         return
     calls, limits = untimed.of_kind("call"), case.finding_rules.limits(MAIN_KERNEL)
-    is_held_up = launches_beyond_work(untimed) or single_calls(calls, untimed.device_ns)
+    is_held_up = bool(single_calls(calls, untimed.device_ns))
     works = untimed.of_kind(*DEVICE_KINDS).to_pylist()
     main, kernels = works[0], [work["name"] for work in works if work["kind"] == "kernel"]
     is_judged = main["kind"] == "kernel" and main["name"] and main["count"]

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Verdict
-from traceflops.findings.longest_kernel import best_blocks, counted_with_most, no_peak
-from traceflops.findings.nothing_recorded import functions_alone
+from traceflops.findings.longest_kernel import counted_with_most, no_peak
 from traceflops.findings.totals_alone import longest_call, totals_alone
 from traceflops.mfu.measurement import Measurement
 from traceflops.remedies import NSIGHT, family
@@ -41,7 +40,7 @@ def untimed_verdict(
         unrated = no_peak(most, measured, trace)
         if of_ncu and not is_rated:
             unrated = fact("verdict.no-throughput")
-        parts = filter(None, [most, best_blocks(measured) if most else None, unrated])
+        parts = filter(None, [most, unrated])
         return Verdict((*parts, counters), "no-timeline")
     kinds = set(untimed.rows["kind"].to_pylist())
     if "gpu_mark" in kinds:
@@ -52,9 +51,8 @@ def untimed_verdict(
     if kinds == {"call"} and trace.totals.num_rows:
         return Verdict((fact("verdict.call-totals", most=longest_call(untimed)),), "no-timeline")
     of_cpu = tuple(fact(code) for kind, code in _ON_CPU.items() if kind in kinds)
-    elsewhere = functions_alone(untimed.rows) if kinds == {"python"} else ()
     only = fact("verdict.only-cpu-records", kinds=of_cpu)
-    return Verdict((only, *elsewhere), "no-gpu-work")
+    return Verdict((only,), "no-gpu-work")
 
 
 def _by_domain(rows: Sequence[Mapping[str, Any]]) -> Fact:
