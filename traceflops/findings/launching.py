@@ -45,7 +45,7 @@ def drained_by(case: Case, late: Cause, waits: Mapping[str, Cause]) -> Cause | N
     remedy of `late` is another. `waits` are by rule.
     """
     is_drained = late.advice is not None and late.advice.code == _DRAINED
-    if not is_drained or "openacc" in case.program:
+    if not is_drained:
         return None
     longest = max(case.synchronisations, key=attrgetter("idle_after_ns"))
     wait = waits.get("blocking-copy" if "Memcpy" in longest.call else "sync-call")

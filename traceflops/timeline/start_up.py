@@ -211,7 +211,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
     sets: dict[int, dict[str, Intervals]] = {}  # by process and kind
     threads: dict[int, defaultdict[int, Intervals]] = {}  # by process and thread
     calls, host = Calls(trace, links), _HostRecords(trace)
-    for kind, (process, thread, start_ns, end_ns) in (
+    for source, (process, thread, start_ns, end_ns) in (
         ("load", calls.loads()),
         ("load", calls.functions(EXTENSIONS)),
         ("compile", calls.functions(COMPILING)),
@@ -227,13 +227,17 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("first-call", calls.set_up()),
         ("first-call", calls.streams()),
         ("first-call", choosing_operators(calls)),
-        ("first-call", first_operators(calls)),
-        ("first-call", first_ranges(calls)),
+        ("first-op", first_operators(calls)),
+        ("first-op", first_ranges(calls)),
     ):
+        kind = "first-call" if source == "first-op" else source
         for number, rows in groups(process):
             by_kind = sets.setdefault(number, {})
             by_thread = threads.setdefault(number, defaultdict(Intervals.empty))
             known = Intervals.empty().union(*by_kind.values())
+            if source == "first-op":  # a short rest beside known start-up is not worth counting
+                known_ns = known.length_within(start_ns[rows], end_ns[rows])
+                rows = rows[(end_ns - start_ns)[rows] - known_ns >= LEAST_NS]
             times = Intervals.of(start_ns[rows], end_ns[rows])
             if kind != "capture":
                 times = times.within(NEVER, loops_from_ns.get(number, ENDLESS))
