@@ -156,6 +156,7 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
     values: dict[str, Value] = {
         "name": name,
         **shape.told(),
+        "spare": shape.spare,
         "of": of,
         "tokens": tokens,
         "share": family.share,
@@ -275,6 +276,8 @@ def _known_of_launches(
         yield "short"
     if shape.warps_share < limits["few_warps"]:
         yield from (limiter.replace(" ", "-") for limiter in shape.limiters)
+    elif shape.spare is not None:
+        yield "spare"
     elif shape.last_wave is not None:
         yield "last-wave"
 
