@@ -76,12 +76,14 @@ def start_up(case: Case) -> Finding | None:
     advice = advice_of(START_UP, case.program | knows)
     if measured:
         advice = None
-    elif before.window_ns and not knows:
+    elif not knows:
         # Most of the work after start-up may be of kernels that run several times.
         rows, least = case.measured.kernels, FEWEST_ROUNDS * case.windows_used
         often_ns = sum(row.sum_ns for row in rows if row.count >= least)
         repeats = "-only" if 2 * often_ns > sum(row.sum_ns for row in rows) else ""
-        advice = fact(f"{START_UP}.remedy.again{repeats}" if not makes else ONCE)
+        name = "again" if before.window_ns else "warm-up"
+        is_once = before.window_ns and makes
+        advice = fact(ONCE if is_once else f"{START_UP}.remedy.{name}{repeats}")
     found = statement(START_UP, share, values, advice=advice)
     of_range = fact(f"{START_UP}.claim-range", **values)
     return found if share >= WORTH_SAYING else replace(found, claim=of_range)
