@@ -146,10 +146,10 @@ class LaunchShape(NamedTuple):
         """
         values = self.blocks.values if self.blocks is not None else {}
         blocks, units, threads = (values.get(name) for name in ("blocks", "units", "threads"))
-        is_known = isinstance(blocks, int) and isinstance(units, int) and isinstance(threads, int)
-        if self.limiters != ("grid",) or not is_known or threads < _LARGE:
+        if not (isinstance(blocks, int) and isinstance(units, int) and isinstance(threads, int)):
             return None
-        return units - blocks if blocks <= _REACHES * units else None
+        is_large = self.limiters == ("grid",) and threads >= _LARGE
+        return units - blocks if is_large and blocks <= _REACHES * units else None
 
     @property
     def is_few(self) -> bool:
