@@ -345,6 +345,11 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         "give it to traceflops report or summary, or give the recording",
         begins=rb"ARROW1[\s\S]{1,400}?summary/\d{1,9}\0{1,4}\n\0{3}traceflops",
     ),
+    OtherFile(
+        "an unfinished stream of Nsight Systems (.qdstrm), no report yet",
+        "convert it with QdstrmImporter of the same version (it lies beside nsys), or record again",
+        begins=rb"[\s\S]{0,32}NVIDIA Nsight Systems Stream",
+    ),
     OtherFile("an HDF5 file (nsys export --type hdf)", _NSYS, begins=rb"\x89HDF"),
     OtherFile(
         "an Nsight Systems JSON export, which is less complete than SQLite",

@@ -65,6 +65,7 @@ def environment(narrower: int = 1) -> Environment:
         "short_names": lambda names, width: _short_names(names, _room(width, narrower)),
         "tip": lambda text: tip(text, _room(_TIP_WIDTH, narrower)),
         "ranges": wording.number_ranges,
+        "gap_cause": culprits.gap_cause,
         "gap_length": culprits.length_label,
         "function_name": lambda name: without_return_type(characters.function_name(name)),
         "whole": _whole,

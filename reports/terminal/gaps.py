@@ -9,9 +9,8 @@ from rich.text import Text
 
 from traceflops.analysis.result import Analysis
 from traceflops.reports.terminal.lines import Style, columns, cut_to, headline
-from traceflops.reports.view.culprits import gap_culprits, waited_for
+from traceflops.reports.view.culprits import gap_cause, gap_culprits, waited_for
 from traceflops.reports.view.figures import duration
-from traceflops.reports.view.palette import CAUSE_LABELS
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.wording import gap_place
 from traceflops.timeline.records import Gap
@@ -51,7 +50,7 @@ def gap_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
     for gap, text in zip(gaps, texts, strict=True):
         line = Text(f"{_INDENT}{duration(gap.dur_ns):>9}  ")
         line.append(f"{gap_place(gap):<16}" if "where" in widths else "")
-        line.append(f"{CAUSE_LABELS[gap.causes.largest]:<20} " if "cause" in widths else "")
+        line.append(f"{gap_cause(gap):<20} " if "cause" in widths else "")
         line.append(f"{label_of[gap.device]} " if "device" in widths else "", "dim")
         yield line.append(text, "dim")
 

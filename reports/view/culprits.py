@@ -19,6 +19,7 @@ from traceflops.characters import function_name
 from traceflops.facts import Fact
 from traceflops.remedies import advice
 from traceflops.reports.view.figures import TIME_UNITS, duration, percent
+from traceflops.reports.view.palette import CAUSE_LABELS, LOOKS
 from traceflops.reports.view.texts import words
 from traceflops.timeline.records import Gap
 from traceflops.units import capitalized, several, unit_for
@@ -142,6 +143,12 @@ def gap_culprits(gaps: Sequence[Gap]) -> list[tuple[str, str]]:
         largest = gap.culprits[0] if has_culprit else None
         pairs.append((CLASSES[largest.kind], function_name(largest.label)) if largest else ("", ""))
     return pairs
+
+
+def gap_cause(gap: Gap) -> str:
+    """Return what most of a gap is, in words: start-up, or what the GPU waited for."""
+    is_start_up = 2 * gap.start_up_ns > gap.dur_ns
+    return LOOKS["start_up"].label if is_start_up else CAUSE_LABELS[gap.causes.largest]
 
 
 def length_label(lengths: GapLengths) -> str:

@@ -15,7 +15,13 @@ from traceflops.analysis.result import Analysis
 from traceflops.characters import function_name
 from traceflops.mfu.measurement import Measurement
 from traceflops.reports.view import figures, wording
-from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
+from traceflops.reports.view.culprits import (
+    gap_cause,
+    gap_culprits,
+    length_label,
+    pace_sentence,
+    waited_for,
+)
 from traceflops.reports.view.palette import CAUSE_LABELS, category_label
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.utilisation import bounds_sentence, facts, parts, rates
@@ -297,7 +303,7 @@ def _gaps(analysis: Analysis) -> ReportTable:
         words, name = culprits[gaps.index(gap)]
         if words:
             return (words, label[name]) if name else words
-        text = CAUSE_LABELS[gap.causes.largest]
+        text = gap_cause(gap)
         return (f"{text} for", label[gap.waited_for]) if gap.waited_for else text
 
     columns = (

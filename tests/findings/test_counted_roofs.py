@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+import traceflops as tf
+from tests.build import trace_of
 from tests.findings.test_counted_kernels import (
     ACTIVE,
+    BUSY,
     DRAM,
+    ELAPSED,
     FITS,
     FP64,
     FULL,
+    L1,
     L2,
+    MEMORY,
     SECTORS,
     SM,
     TIME,
@@ -18,9 +24,11 @@ from tests.findings.test_counted_kernels import (
     WAVES,
     analysis_of,
     found,
+    found_with,
     told,
 )
-from tests.mfu.test_kernel_speeds import ISSUE, LATENCY, launch
+from tests.mfu.test_kernel_speeds import ISSUE, LATENCY, launch, rule
+from traceflops.findings.counted_estimates import COUNTED_KERNEL
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.summary import render_terminal
 
@@ -34,6 +42,38 @@ def test_a_launch_of_few_threads_is_not_to_have_larger_blocks(threads: int) -> N
     assert f"less than 0.1 waves: {TOO_FEW}" in told(one)
     assert "lanes" not in told(one)
     assert "Use blocks of 128" not in told(one)
+
+
+def test_idle_lanes_of_few_blocks_matter_where_a_unit_is_busy() -> None:
+    busy = BUSY | {L1: 85.0, MEMORY: 85.0, ACTIVE: BUSY[ELAPSED], WAVES: 0.6}
+    estimate = {**rule(1, "LaunchConfiguration", "text", 0.7, speedup_kind="global"), "name": "k"}
+    counted = launch(1, busy, name="k", grid=[64, 1, 1], block=[9, 1, 1])
+    (one,) = [
+        one
+        for one in tf.analyze(trace_of(kernel_counters=counted, kernel_rules=[estimate])).findings
+        if one.rule == COUNTED_KERNEL
+    ]
+    assert told(one).startswith(
+        "k: 85.0 % of L1 peak, blocks of 9 threads leave 23 of 32 lanes of their warps idle. "
+        "Nsight Compute: estimated speedup 70.0 %. Use blocks of 128 or 256 threads: a warp takes "
+        "as long for one thread as for all. Launch more blocks"
+    )
+
+
+def test_the_pipe_of_branches_is_no_arithmetic() -> None:
+    adu = "sm__inst_executed_pipe_adu.avg.pct_of_peak_sustained_elapsed"
+    (one,) = found(launch(1, FULL | {SM: 88.0, adu: 88.0, FP64: 2.0}, name="some_kernel"))
+    assert one.sentence == "some_kernel: 88.0 % of SM peak (ADU pipe)."
+    assert (one.remedy or "").startswith("Use fewer branches, barriers and accesses to constants")
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(10.0, False), (70.0, True)])
+def test_fewer_floating_point_instructions_matter_where_their_pipes_are_busy(
+    share: float, *, is_told: bool
+) -> None:
+    estimate = rule(1, "FPInstructions", "text", 0.4, speedup_kind="local")
+    (one,) = found_with({**estimate, "name": "some_kernel"}, FULL | {SM: 85.0, FP64: share})
+    assert ("by FP instructions" in told(one)) == is_told
 
 
 def test_a_grid_of_nearly_one_wave_is_told_if_nothing_else_holds_the_kernel_back() -> None:

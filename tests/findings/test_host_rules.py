@@ -922,6 +922,10 @@ def test_start_up_is_said_first_where_no_cause_takes_more_and_shares_are_of_the_
     assert "Idle time (mostly sleeping) takes 67.0 % of the time after start-up" in said
     analysis = tf.analyze(trace_of(**works, marks=sleeps), tf.Selection(from_ns=0))  # all of it
     assert analysis.components.start_up_ns == pytest.approx(40 * MS, rel=0.01)
+    (found,) = [one for one in analysis.findings if one.rule == "start-up"]
+    assert found.remedy == (
+        "Warm up before recording; or leave start-up out with --from and --to."  # no more rounds
+    )
     said = analysis.verdict.sentence
     # The shares are of all time, as those of the bar and of findings.
     told = "Idle time apart from start-up (mostly sleeping) takes 30.3 % of the total time"

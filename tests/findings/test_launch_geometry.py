@@ -155,6 +155,19 @@ def test_a_grid_with_fewer_warps_than_there_is_room_for_is_told_with_them() -> N
 
 
 @pytest.mark.parametrize(
+    ("blocks", "threads", "is_told"),
+    [(21, 1_024, True), (22, 1_024, False), (20, 512, False), (14, 768, True)],
+)
+def test_large_blocks_that_leave_multiprocessors_without_any_are_to_be_split(
+    blocks: int, threads: int, *, is_told: bool
+) -> None:
+    """There are 28 multiprocessors. With 20 blocks of 512 threads, too few warps come first."""
+    found = main_kernel([blocks, 1, 1], threads=threads, registers=40)
+    told = f"{28 - blocks} multiprocessors have no block: use smaller blocks, and so more of them"
+    assert found.remedy.startswith(told) == is_told
+
+
+@pytest.mark.parametrize(
     ("blocks", "is_told"),
     [(28, False), (42, True), (43, False), (57, True), (84, False), (85, False)],
 )

@@ -44,6 +44,10 @@ LOG = "12:00:01 step 3 loss 1.2\n"
 FILES: dict[str, tuple[object, str]] = {
     "Ascend by its processes": ([meta("CANN"), call("aten::mm")], "Ascend NPU"),
     "Ascend hardware": ([meta("Ascend Hardware"), call("MatMul", ts="1699529623106750")], "Ascend"),
+    "stream of Nsight Systems": (
+        b"U3w[END]NVIDIA Nsight Systems Stream 2024.1!\n\0\x1a",
+        "an unfinished stream of Nsight Systems",
+    ),
     "Ascend before its processes": ([call("aten::mm", ts="1699529623106750.061")], "Ascend NPU"),
     "Ascend in one object": ({"traceEvents": [meta("Overlap Analysis")]}, "Ascend NPU"),
     "Ascend kernels": (DETAILS, "table or report of an Ascend NPU"),

@@ -21,8 +21,10 @@ from traceflops.reports.page import axes as timeaxis
 from traceflops.reports.page.html import render_html
 from traceflops.reports.terminal.lines import Style, cut_to, named_table
 from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view.culprits import gap_cause
 from traceflops.reports.view.figures import kernel_label, kernel_text, wrapped
 from traceflops.reports.view.short_names import Label, kernel_labels, labels, short_labels
+from traceflops.timeline.records import Gap, IdleCauses
 
 FLASH = "void pytorch_flash::flash_{0}_kernel<pytorch_flash::Traits<64, 128>, {1}>(Params)"
 COPY = "void at::native::elementwise_kernel<128, {0}, at::native::MulFunctor<{1}> >(int)"
@@ -214,6 +216,13 @@ def test_kernels_that_gaps_end_with_differ_in_the_terminal() -> None:
         at = lines.index("Longest gaps")
         assert "MT320x224" in lines[at + 1]
         assert "MT256x224" in lines[at + 2]
+
+
+@pytest.mark.parametrize(("start_up_ns", "label"), [(60, "start-up"), (40, "in launch call")])
+def test_a_gap_that_is_mostly_start_up_is_called_so(start_up_ns: int, label: str) -> None:
+    causes = IdleCauses(launch_latency_ns=3, in_launch_call_ns=3)
+    gap = Gap(0, 0, 100, None, "", "", "", "", causes, start_up_ns=start_up_ns)
+    assert gap_cause(gap) == label
 
 
 def test_in_a_narrow_terminal_classes_of_gaps_go_without_names() -> None:

@@ -53,15 +53,19 @@ def largest_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fa
 
     `held` is what holds the kernel back: a rule is named if it is about something else.
     """
+    code = held.code.removeprefix(f"{COUNTED_KERNEL}.") if held else ""
+    about = _ESTIMATED.get(code)
+    # At a roof, only less work for its unit helps; idle lanes are work for it.
+    own = about if code == "block" else None
     rules = [
         rule
         for rule in speed.rules
-        if (rule.speedup_share or 0.0) >= WORTH_SAYING and not gains_nothing(speed, rule, least)
+        if (rule.speedup_share or 0.0) >= WORTH_SAYING
+        and ((own and own in rule_name(rule)) or not gains_nothing(speed, rule, least))
     ]
-    code = held.code.removeprefix(f"{COUNTED_KERNEL}.") if held else ""
     if not rules or code in _NEVER:
         return None
-    best, about = rules[0], _ESTIMATED.get(code)  # rules are sorted by speed-up
+    best = rules[0]  # rules are sorted by speed-up
     nearest = speed.roof[1] if speed.roof is not None else 1.0
     if nearest < least("far") and 2 * (best.speedup_share or 0.0) < 1 - nearest:
         return None  # the kernel is so far below its roofs that this would hardly help
@@ -82,6 +86,10 @@ def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = N
     roof, share = speed.roof or ("", 0.0)
     if "compression" in name or _EVEN.search(rule.text):
         return True  # compression needs special allocations; or traffic is already minimal
+    if "FP instructions" in name and (1.0 if speed.floats is None else speed.floats) < least(
+        "busy"
+    ):
+        return True  # pipes of floating point have little to do
     if "occupancy" in name and not speed.has_more_blocks:
         return True  # the grid has no blocks for more room
     main_stall = speed.stalls[0][0] if "stall" in name and speed.stalls else ""

@@ -266,9 +266,10 @@ def _held_back(
     if _is_empty(case, speed):
         empty = counted_fact("empty", instructions=speed.idle_instructions)
         return empty, counted_fact("remedy.empty")
-    # Fuller blocks are fewer: they help only where more blocks wait than fit on the GPU.
+    # Fuller blocks are fewer: they help where more blocks wait than fit on the GPU, or where a unit
+    # is busy, as it works for idle lanes, too.
     is_small = speed.is_small and (speed.waves or 0.0) < least("waves")
-    odd_block = None if is_small else _odd_block(case, speed, share)
+    odd_block = None if is_small and share < least("bound") else _odd_block(case, speed, share)
     if odd_block is not None:
         return odd_block
     traffic = traffic_of_l2(case, speed)
@@ -326,6 +327,8 @@ def _odd_block(case: Case, speed: KernelSpeed, share: float) -> tuple[Fact, Fact
         return None
     idle = counted_fact("block", threads=threads, idle=lanes - threads, all=lanes)
     fuller = counted_fact("remedy.block")
+    if speed.is_small:
+        return idle, fact("joined", parts=(fuller, _limiter("grid", "")))
     is_excess = (speed.excess or 0.0) >= least("excess") and share >= least("bound")
     coalesced = counted_fact("remedy.coalesce")
     return idle, fact("joined", parts=(coalesced, fuller)) if is_excess else fuller

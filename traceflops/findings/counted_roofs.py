@@ -26,7 +26,7 @@ _OF_KINDS: Final = frozenset(
     {("product", "sm"), ("product", "vector"), ("once", "dram"), ("passes", "dram")}
 )
 """Kinds of kernels and roofs with a remedy of their own."""
-_OF_PIPES: Final = frozenset({"fp64", "tensor", "alu", "xu", "lsu"})
+_OF_PIPES: Final = frozenset({"fp64", "tensor", "alu", "xu", "lsu", "adu"})
 """Pipes with a remedy of their own."""
 _ALSO: Final = ("sm", "dram")
 """Roofs that are told beside a nearer one, since both must be relieved."""

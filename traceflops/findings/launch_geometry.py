@@ -116,6 +116,11 @@ _FEW_WAVES: Final = 2
 _FEW: Final = 0.5  # a larger part of the warps, or of the room for blocks, leaves little idle
 
 
+_LARGE: Final = 512
+"""Blocks of so many threads may be split into such as still have several warps."""
+_REACHES: Final = 0.75  # a larger part of the multiprocessors with a block leaves few without
+
+
 class LaunchShape(NamedTuple):
     """What all launches of a kernel have in common: blocks, room for them, and the last wave.
 
@@ -132,6 +137,19 @@ class LaunchShape(NamedTuple):
     def told(self) -> dict[str, Value]:
         """Return the facts as values of texts."""
         return {"blocks": self.blocks, "room": self.room, "last_wave": self.last_wave}
+
+    @property
+    def spare(self) -> int | None:
+        """Return how many multiprocessors get no block of a grid of large blocks, None if few.
+
+        Small blocks, of products too, may leave room on purpose.
+        """
+        values = self.blocks.values if self.blocks is not None else {}
+        blocks, units, threads = (values.get(name) for name in ("blocks", "units", "threads"))
+        if not (isinstance(blocks, int) and isinstance(units, int) and isinstance(threads, int)):
+            return None
+        is_large = self.limiters == ("grid",) and threads >= _LARGE
+        return units - blocks if is_large and blocks <= _REACHES * units else None
 
     @property
     def is_few(self) -> bool:

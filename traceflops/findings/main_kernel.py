@@ -153,6 +153,7 @@ def _told(kernels: Kernels, family: _Family, tokens: int, of: Fact) -> Finding:
     values: dict[str, Value] = {
         "name": name,
         **shape.told(),
+        "spare": shape.spare,
         "of": of,
         "tokens": tokens,
         "share": family.share,
@@ -272,6 +273,8 @@ def _known_of_launches(
         yield "short"
     if shape.warps_share < limits["few_warps"]:
         yield from (limiter.replace(" ", "-") for limiter in shape.limiters)
+    elif shape.spare is not None:
+        yield "spare"
 
 
 def _whole_graphs(kernels: Kernels) -> Iterator[Finding]:

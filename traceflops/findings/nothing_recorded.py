@@ -41,6 +41,7 @@ from traceflops.table.trace import (
     NEW_DRIVER,
     NO_CUPTI,
     PROGRAM_ERROR,
+    SAID_DEVICE,
     TRACED,
     Trace,
 )
@@ -99,8 +100,10 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     is_told = is_explained or launch_calls(trace) > 0 or launches_none
     if end in _LOST and not is_told:
         return fact("verdict.cuda-lost", why=fact(f"cuda-end.{end}"), newest=newest)
-    if (end in _NOT_BEGUN or newest) and not is_explained and not has_calls:
-        return fact(_NOT_BEGUN.get(end or "", "verdict.driver-too-new"), newest=newest)
+    says_cpu = SAID_DEVICE in facts
+    if (says_cpu or end in _NOT_BEGUN or newest) and not is_explained and not has_calls:
+        why = _NOT_BEGUN.get(end or "", "verdict.driver-too-new")
+        return fact("verdict.said-cpu") if says_cpu else fact(why, newest=newest)
     if facts.get(CUDA_TRACE) and not end and not is_explained and not has_calls:
         return fact("verdict.cuda-no-records")
     traced = facts.get(TRACED, "cuda")

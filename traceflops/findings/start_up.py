@@ -22,6 +22,7 @@ from traceflops.windows.started_up import BEFORE_WORK, made_once, set_up, upload
 
 START_UP: Final = "start-up"
 ONCE: Final = "start-up.remedy.once"  # the code of the advice if a kernel makes the data of a loop
+_MANY: Final = 20  # so often kernels run that no more rounds are needed beside start-up
 _HARDLY: Final = 0.01  # a GPU that works for a smaller share of the time has hardly begun
 
 
@@ -76,12 +77,15 @@ def start_up(case: Case) -> Finding | None:
     advice = advice_of(START_UP, case.program | knows)
     if measured:
         advice = None
-    elif before.window_ns and not knows:
+    elif not knows:
         # Most of the work after start-up may be of kernels that run several times.
-        rows, least = case.measured.kernels, FEWEST_ROUNDS * case.windows_used
+        rows = case.measured.kernels
+        least = (FEWEST_ROUNDS if before.window_ns else _MANY) * case.windows_used
         often_ns = sum(row.sum_ns for row in rows if row.count >= least)
         repeats = "-only" if 2 * often_ns > sum(row.sum_ns for row in rows) else ""
-        advice = fact(f"{START_UP}.remedy.again{repeats}" if not makes else ONCE)
+        name = "again" if before.window_ns else "warm-up"
+        is_once = before.window_ns and makes
+        advice = fact(ONCE if is_once else f"{START_UP}.remedy.{name}{repeats}")
     found = statement(START_UP, share, values, advice=advice)
     of_range = fact(f"{START_UP}.claim-range", **values)
     return found if share >= WORTH_SAYING else replace(found, claim=of_range)

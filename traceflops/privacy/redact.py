@@ -31,6 +31,7 @@ from traceflops.table.trace import (
     CUPTI_ERROR,
     MEMORY_HELD,
     PROGRAM_ERROR,
+    SAID_DEVICE,
     UTC_OFFSET,
     Note,
     Source,
@@ -57,7 +58,7 @@ _QUOTING: Final = frozenset(
     }
 )
 """Notes whose wording quotes words of the recording, a folder or an error; they are hidden."""
-_CODES: Final = frozenset({CUDA_END, CUPTI_ERROR, MEMORY_HELD, PROGRAM_ERROR})
+_CODES: Final = frozenset({CUDA_END, CUPTI_ERROR, MEMORY_HELD, PROGRAM_ERROR, SAID_DEVICE})
 """Facts whose values are codes, not words of the recording."""
 _NO_NAMES: Final = frozenset({"dtype", "attention_kernel", "checkpointing"})
 """Keys of a trace's own description whose values are words of libraries, not names."""

@@ -48,6 +48,8 @@ Its value is a class of errors (`program-error.CLASS` of the texts), or an excep
 """
 MEMORY_HELD: Final = "memory_held"
 """The fact from an error of memory: bytes that PyTorch held, and of the GPU: "16000 8000"."""
+SAID_DEVICE: Final = "said_device"
+"""The fact that what the program wrote names the device that it uses: "cpu"."""
 UTC_OFFSET: Final = "utc_offset"
 """The fact that is the time zone of a recording: "+02:00"."""
 

@@ -4,7 +4,8 @@
     310 .../pid_7_stderr.log  <-  filenameId  310
     311 ...ERROR: no input    <-  contentId   311  ->  program_error: file
 
-Of an error of memory the figures are read, too. The text itself, which may hold names and paths, is
+Of an error of memory the figures are read, too; without an error, whether the program says that it
+uses the CPU. The text itself, which may hold names and paths, is
 not kept.
 """
 
@@ -20,7 +21,7 @@ import numpy as np
 from traceflops.parsers.io.database_query import Wanted
 from traceflops.parsers.nsight.nsys.tables import Tables
 from traceflops.table.columns import IntArray
-from traceflops.table.trace import MEMORY_HELD, PROGRAM_ERROR
+from traceflops.table.trace import MEMORY_HELD, PROGRAM_ERROR, SAID_DEVICE
 
 STREAMS: Final = "ProcessStreams"
 OUTPUT, ERRORS = "_stdout.log", "_stderr.log"
@@ -91,6 +92,12 @@ _CLASSES: Final = tuple(
 """Classes of errors; the first one found in the error's line or after it counts."""
 
 
+_ON_CPU: Final = re.compile(
+    r"^\W*(?:(?:using|selected|running on|training on) )?(?:the )?"
+    r"(?:device\s*(?:is|[:=])?\s*['\"]?cpu|cpu device)\W*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A line in which a program says that it chose the CPU: "Using device: cpu"."""
 _SIZE: Final = r"(\d{1,9}(?:\.\d{1,3})?) (MiB|GiB|TiB)"
 _UNITS: Final = {"MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _HELD: Final = re.compile(rf"{_SIZE} (?:is allocated by PyTorch|already allocated)")
@@ -109,7 +116,7 @@ class Streams(NamedTuple):
         return np.array([*self.files, *self.contents], np.int64)
 
     def facts(self, texts: Mapping[int, str | None]) -> dict[str, str]:
-        """Return the facts on the error that ends an output (texts by id), {} if none does."""
+        """Return the facts on the error that ends an output, else on its device; texts by id."""
         for ending in (ERRORS, OUTPUT):
             for file, content in zip(self.files, self.contents, strict=True):
                 has_ending = (texts.get(file) or "").endswith(ending)
@@ -117,7 +124,8 @@ class Streams(NamedTuple):
                 if has_ending and (error := error_of(text)):
                     held = memory_held(text) if error == "memory" else None
                     return {PROGRAM_ERROR: error} | ({MEMORY_HELD: held} if held else {})
-        return {}
+        contents = (texts.get(content) or "" for content in self.contents)
+        return {SAID_DEVICE: "cpu"} if any(map(_ON_CPU.search, contents)) else {}
 
 
 def streams_of(tables: Tables) -> Streams:

@@ -6,7 +6,7 @@ import pytest
 
 from sample_traces.nsight.report import file_of
 from tests.parsers.nsight.nsysfile import NsysFile, process
-from traceflops import read
+from traceflops import analyze, read
 from traceflops.parsers.nsight.nsys.streams import error_of, memory_held
 
 _RAISED = 'Traceback (most recent call last):\n  File "/home/ada/run.py", line 3, in <module>\n'
@@ -94,6 +94,27 @@ def test_an_export_tells_how_the_program_ended(tmp_path: Path) -> None:
         trace = read(made)
         assert trace.source.facts["program_error"] == "file"
         assert "in.bin" not in repr((trace.source, trace.notes, trace.to_arrow()))
+
+
+@pytest.mark.parametrize(
+    ("written", "is_said"),
+    [
+        ("PyTorch 2.9\nUsing device: cpu\nstep 1\n", True),
+        ("Using cpu device\n", True),
+        ("device = 'cpu'\n", True),
+        ("Using device: cuda\nmodel on cpu\n", False),
+        ("CPU device time 3 ms\n", False),
+        ("Using device: cpu\nERROR: no CUDA-capable device is detected\n", False),
+    ],
+)
+def test_a_program_that_says_that_it_uses_the_cpu_is_believed(
+    written: str, is_said: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "r.nsys-rep"
+    path.write_bytes(file_of([], [_NAMES[1], written, "k"], b"", b""))
+    trace = read(path)
+    assert trace.source.facts.get("said_device") == ("cpu" if is_said else None)
+    assert ("wrote that it runs on the CPU" in analyze(trace).verdict.sentence) == is_said
 
 
 @pytest.mark.parametrize("order", [(7, 8), (8, 7)])

@@ -51,6 +51,7 @@ _PLAIN: Final = ("lanes", "excess", "local", "atomics", "host", "slice", "asked"
 _OTHERS: Final = (*_PLAIN, "waves", "shared_bytes", "spills", "debug", "l2.sectors", "instructions")
 _WARP: Final = 32
 _PIPE: Final = "pipe."
+_FLOATS: Final = frozenset({"pipe.fma", "pipe.fmaheavy", "pipe.fp64", "pipe.fp16"})
 _NEARLY: Final = 0.9  # pipes that are so near to the busiest are to be relieved, too
 _LONGEST_NS: Final = 2.0**62
 _BOUND: Final = 0.8  # from this share of DRAM's peak on, only moving less helps
@@ -68,14 +69,14 @@ class KernelSpeed(Struct, frozen=True):
     for more blocks on an SM; empty if the occupancy can be full. `waves` is how often the grid
     fills all SMs. `stalls` are (reason why warps wait, share of a warp's cycles), the largest
     first. `pipe` is the pipe that is as busy as the SMs, `other_pipe` one that is nearly as busy,
-    with its share. `uses_tensor`: tensor cores were counted as busy.
-    `lanes` is how many of 32 threads take part in an instruction, `excess` the
-    share of sectors that coalesced accesses would not move, `shared_bytes` are of a block, `spills`
-    accesses to local memory. `is_debug`: built for the debugger. `local` is the share of local
-    memory in what SMs read from L2, `atomics` theirs in all that SMs access there, `host` that of
-    the host's memory in what L2 takes in, `slice` the throughput of L2's busiest slice, `busiest`
-    the share of the time in which the busiest SM had work. `asked` are the bytes that coalesced
-    accesses would take, by those that DRAM moves.
+    with its share. `uses_tensor`: tensor cores were counted as busy. `floats` is the share of the
+    peak of the busiest pipe of FP32, FP64 or FP16. `lanes` is how many of 32 threads take part in
+    an instruction, `excess` the share of sectors that coalesced accesses would not move,
+    `shared_bytes` are of a block, `spills` accesses to local memory. `is_debug`: built for the
+    debugger. `local` is the share of local memory in what SMs read from L2, `atomics` theirs in all
+    that SMs access there, `host` that of the host's memory in what L2 takes in, `slice` the
+    throughput of L2's busiest slice, `busiest` the share of the time in which the busiest SM had
+    work. `asked` are the bytes that coalesced accesses would take, by those that DRAM moves.
     `idle_instructions` are those of a warp if SMs access nothing in L2. `part` is the share of the
     time of all launches that follows from other counters if no times were counted. `rules` are the
     profiler's.
@@ -97,6 +98,7 @@ class KernelSpeed(Struct, frozen=True):
     pipe: str | None = None
     other_pipe: tuple[str, float] | None = None
     uses_tensor: bool = False
+    floats: float | None = None
     lanes: float | None = None
     excess: float | None = None
     shared_bytes: int | None = None
@@ -288,6 +290,10 @@ class _Groups:
                 pipe=pipe,
                 other_pipe=other_pipe,
                 uses_tensor=bool(_known(means, f"{_PIPE}tensor", group)),
+                floats=max(
+                    (_known(means, name, group) or 0.0 for name in _FLOATS & means.keys()),
+                    default=None,
+                ),
                 shared_bytes=_whole(own["shared_bytes"]),
                 spills=_whole(own["spills"]),
                 is_debug=bool(own["debug"]),
