@@ -118,14 +118,16 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
 
     blocks = defaultdict[tuple[object, ...], set[object]](set)
     for row in rows:
-        blocks[_size(row)].add(row.block)
+        if row.block is not None:
+            blocks[_size(row)].add(tuple(row.block))
 
     def blocks_x_threads(row: KernelSpeed) -> str:
         if row.grid is None or row.block is None:
             return UNKNOWN
         threads = count(prod(row.block))
         if len(blocks[_size(row)]) > 1:  # as many threads in blocks of other shapes
-            threads = "×".join(str(side) for side in row.block if side > 1)
+            last = max((at for at, side in enumerate(row.block) if side != 1), default=0)
+            threads = "×".join(map(str, row.block[: last + 1]))
         return f"{count(prod(row.grid))} x {threads}"
 
     def limiters(row: KernelSpeed) -> str:

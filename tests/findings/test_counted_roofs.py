@@ -134,7 +134,13 @@ def test_rows_of_one_kernel_keep_their_sizes_in_a_narrow_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sides", "shown"), [([16, 32, 1], "2,048 x 16×32 "), ([32, 16, 1], "2,048 x 512 ")]
+    ("sides", "shown"),
+    [
+        ([16, 32, 1], "2,048 x 16×32 "),
+        ([32, 16, 1], "2,048 x 512 "),
+        ([512, 1, 1], "2,048 x 512 "),
+        ([1, 512, 1], "2,048 x 1×512 "),
+    ],
 )
 def test_blocks_of_as_many_threads_are_told_apart_by_their_shapes(
     sides: list[int], shown: str

@@ -27,8 +27,9 @@ from traceflops.table.nesting import OpTree
 from traceflops.table.patterns import ANY_FREE, LOADS, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount
-from traceflops.timeline.first_calls import TIMES_USUAL, longer, times_of
+from traceflops.timeline.first_calls import times_of
 from traceflops.timeline.intervals import NEVER, Intervals
+from traceflops.timeline.long_calls import TIMES_USUAL, longer
 from traceflops.windows.device_records import launch_calls
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.repetition import FEWEST_ROUNDS

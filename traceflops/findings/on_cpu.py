@@ -258,12 +258,17 @@ def _of_operators(
         details += (single,) * is_single
         runs = sum(calls[kind, operator][0] for operator in times)
         is_large = are_most and all_ns >= _LARGE_NS * runs and runs > 1
-        knows = {facts_of[kind]} - {""}
-        slow_ns = sum(ns for operator, ns in times.items() if _SLOW.match(operator))
-        knows |= {better for better, pattern in _BETTER.items() if is_one and pattern.match(name)}
-        knows |= {"large"} if is_large and _PRODUCTS in knows else set()
-        knows |= {"slow-convolution"} if "large" in knows and 2 * slow_ns >= all_ns else set()
+        knows = _known_of_kind(facts_of[kind], times, name if is_one else "", large=is_large)
         yield _Part(share, said, frozenset(knows if usual_ns is None else ()), details)
+
+
+def _known_of_kind(known: str, times: Mapping[str, int], only: str, *, large: bool) -> set[str]:
+    """Return what chooses a remedy of a kind: its fact `known` and, if `only` one is told, more."""
+    knows = {better for better, pattern in _BETTER.items() if pattern.match(only)} | {known} - {""}
+    if large and _PRODUCTS in knows:
+        slow_ns = sum(ns for operator, ns in times.items() if _SLOW.match(operator))
+        knows |= {"large", "slow-convolution"} if 2 * slow_ns >= sum(times.values()) else {"large"}
+    return knows
 
 
 def _kind_of(row: Mapping[str, str | int]) -> str:

@@ -73,22 +73,27 @@ def start_up(case: Case) -> Finding | None:
         "kind": kind,
         "trials": trials(prepared),
     }
-    knows = {"children"} if values["kind"] == KINDS["children"] else set[str]()
-    advice = advice_of(START_UP, case.program | knows)
-    if measured:
-        advice = None
-    elif not knows:
-        # Most of the work after start-up may be of kernels that run several times.
-        rows = case.measured.kernels
-        least = (FEWEST_ROUNDS if before.window_ns else _MANY) * case.windows_used
-        often_ns = sum(row.sum_ns for row in rows if row.count >= least)
-        repeats = "-only" if 2 * often_ns > sum(row.sum_ns for row in rows) else ""
-        name = "again" if before.window_ns else "warm-up"
-        is_once = before.window_ns and makes
-        advice = fact(ONCE if is_once else f"{START_UP}.remedy.{name}{repeats}")
+    advice = None if measured else _advice(case, kind, loops=bool(before.window_ns), made=makes)
     found = statement(START_UP, share, values, advice=advice)
     of_range = fact(f"{START_UP}.claim-range", **values)
     return found if share >= WORTH_SAYING else replace(found, claim=of_range)
+
+
+def _advice(case: Case, kind: Fact | str | None, *, loops: bool, made: bool) -> Fact | None:
+    """Return how to record without start-up, mostly of `kind`.
+
+    `loops`: windows are left out, so a loop follows; `made`: kernels that run once are most of it.
+    """
+    if kind == KINDS["children"]:
+        return advice_of(START_UP, case.program | {"children"})
+    if loops and made:
+        return fact(ONCE)
+    # Most of the work after start-up may be of kernels that run several times.
+    rows = case.measured.kernels
+    least = (FEWEST_ROUNDS if loops else _MANY) * case.windows_used
+    often_ns = sum(row.sum_ns for row in rows if row.count >= least)
+    repeats = "-only" if 2 * often_ns > sum(row.sum_ns for row in rows) else ""
+    return fact(f"{START_UP}.remedy.{'again' if loops else 'warm-up'}{repeats}")
 
 
 def _made_once(prepared: Prepared) -> Counter[str]:

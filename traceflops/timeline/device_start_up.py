@@ -19,8 +19,9 @@ import numpy as np
 
 from traceflops.table.arrays import BoolArray, IntArray
 from traceflops.table.grouping import group_rows, groups, lower_medians
-from traceflops.timeline.first_calls import FEW, LEAST_ALONE_NS, LEAST_NS, TIMES_USUAL
+from traceflops.timeline.first_calls import FEW, LEAST_ALONE_NS
 from traceflops.timeline.intervals import NEVER, Intervals
+from traceflops.timeline.long_calls import LEAST_NS, TIMES_USUAL
 from traceflops.timeline.start_up import KINDS, StartUp, count_at_least_half
 
 _MOST: Final = 0.5

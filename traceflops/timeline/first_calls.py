@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from traceflops.table.nesting import taken
 from traceflops.table.patterns import ALLOCATES, COMPILES, FREES, GRAPH_LAUNCH, LOADS, started
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import ENDLESS
+from traceflops.timeline.long_calls import LEAST_NS, TIMES_USUAL, longer
 
 COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
 WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
@@ -50,12 +51,10 @@ _STOPS_WORKERS: Final = re.compile(
     r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _shutdown_workers$"
 )
 MAKES_STREAMS: Final = re.compile(r"(cuda|cu|hip)StreamCreate")
-LEAST_NS: Final = 100_000
-"""Calls that take less are not worth counting as start-up."""
 LEAST_ALONE_NS: Final = 1_000_000
 """The same for calls without others to compare with."""
-TIMES_USUAL, _FIRST, FEW = 10, 3, 2
-"""A long call takes so many times the usual; so many calls are first ones; so few tell no usual."""
+_FIRST, FEW = 3, 2
+"""So many calls are first ones; so few tell no usual."""
 FEW_ACTIVITIES: Final = 8  # nothing repeats where a process has fewer on GPUs
 Times = tuple[IntArray, IntArray, IntArray, IntArray]
 """Process, thread, start and end in ns of some times, such as calls."""
@@ -71,20 +70,6 @@ def stretch(table: pa.Table, rows: IntArray, usual_ns: IntArray | int = 0) -> Ti
     """Return the time of some calls, ops or marks beyond their usual duration."""
     start_ns, end_ns = span_columns(table, rows)
     return *thread_columns(table, rows), start_ns + usual_ns, end_ns
-
-
-class LongCalls(NamedTuple):
-    """Calls (`row`) that take much longer than others of their name and process.
-
-    Of all calls of this name and process, `usual_ns` is the median duration (0 for a single call),
-    `calls` the number, and `first` the row of the first; `number` is the place of this one in time.
-    """
-
-    row: IntArray
-    usual_ns: IntArray
-    number: IntArray
-    calls: IntArray
-    first: IntArray
 
 
 class Calls:
@@ -373,41 +358,3 @@ class Calls:
                 if dur_ns[index] > max(TIMES_USUAL * usual, usual + LEAST_NS):
                     kept.append((int(call[order[index]]), usual))
         return stretch(self.trace.calls, *np.array(kept, dtype=np.int64).reshape(-1, 2).T)
-
-
-def longer(
-    process: IntArray,
-    name: IntArray,
-    start_ns: IntArray,
-    dur_ns: IntArray,
-    fits: BoolArray,
-    is_new: BoolArray | None = None,
-) -> LongCalls:
-    """Return the rows (calls, ops, marks) with `fits` that take much longer than usual.
-
-    Usual is the median of rows of its name and process, without those with `is_new`.
-    """
-    long_names = distinct(name[fits & (dur_ns >= LEAST_NS)])
-    selected = np.flatnonzero(np.isin(name, long_names))
-    group, first = group_rows((process[selected], name[selected]))
-    took_ns = dur_ns[selected]
-    count = np.bincount(group, minlength=len(first))
-    # The usual duration of each group: 0 for a single row, so that all of its time is beyond usual.
-    tells = (count > 1)[group]
-    if is_new is not None:
-        tells &= ~is_new[selected]
-    # Telling groups [0 0 3]: compact [0 0 1], without empty ones; examples are the rows 0 and 2.
-    compact_group, example = group_rows((group[tells],))
-    usual_of_group = np.zeros(len(first), dtype=np.int64)
-    usual_of_group[group[tells][example]] = grouping.lower_medians(compact_group, took_ns[tells])
-    usual_ns = usual_of_group[group]
-    # Groups [1 0 1] that start at [5 2 3]: by_start [1 2 0], begins [0 1], number [1 0 0].
-    by_start = np.lexsort((start_ns[selected], group))
-    begins = np.cumsum(count) - count
-    number = np.empty(len(selected), dtype=np.int64)
-    number[by_start] = np.arange(len(selected)) - begins[group[by_start]]
-    first_row = selected[by_start[begins]][group]
-    is_long = (took_ns > TIMES_USUAL * usual_ns) & (took_ns - usual_ns >= LEAST_NS)
-    rows = np.flatnonzero(fits[selected] & is_long)
-    columns = selected, usual_ns, number, count[group], first_row
-    return LongCalls(*(column[rows] for column in columns))

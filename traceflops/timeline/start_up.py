@@ -49,17 +49,15 @@ from traceflops.timeline.first_calls import (
     FEW,
     FEW_ACTIVITIES,
     LEAST_ALONE_NS,
-    LEAST_NS,
     LOOKS_UP,
-    TIMES_USUAL,
     WAITS,
     Calls,
     Times,
-    longer,
     stretch,
     times_of,
 )
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
+from traceflops.timeline.long_calls import LEAST_NS, TIMES_USUAL, longer
 
 KINDS: Final = {
     "load": "loading code",
