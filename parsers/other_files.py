@@ -81,6 +81,12 @@ _NO_GPU: Final = (
     "the output of the run, or record with nsys profile"
 )
 
+
+def _times_with(quote: bytes) -> tuple[bytes, ...]:
+    """Return how times of events begin that are texts (a quote) or numbers (none)."""
+    return tuple(b'"ts":%b%b%d' % (gap, quote, n) for gap in (b"", b" ") for n in range(1, 10))
+
+
 _PERF_TEXT: Final = (
     rb"(?:#[^\n]{0,4000}\n){0,60}\s*[^\s#][^\n]{0,40}?\s{1,9}\d{1,9}(?:/\d{1,9})?\s{1,9}"
     rb"(?:\[\d{1,5}\]\s{1,9})?\d{1,12}\.\d{6,9}:\s{1,9}(?:\d{1,15}\s{1,9})?[\w./:-]{1,60}:\s"
@@ -117,7 +123,8 @@ OTHER_FILES: Final[tuple[OtherFile, ...]] = (
         ASCEND,
         begins=rb"\s*\[\s*\{",
         all_of=(b'"ph"',),
-        one_of=tuple(b'"ts":%b"%d' % (gap, n) for gap in (b"", b" ") for n in range(1, 10)),
+        one_of=_times_with(b'"'),
+        lacks=_times_with(b""),
     ),
     OtherFile(
         "a table or report of an Ascend NPU",

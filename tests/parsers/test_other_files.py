@@ -175,6 +175,12 @@ def test_a_file_of_another_tool_is_refused_by_name(kind: str, packed: bool, tmp_
     assert what in refused(path).message
 
 
+def test_a_few_times_as_texts_are_of_no_npu(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([call("a", ts=10), call("b", ts="10.5")]))
+    assert "texts" not in refused(path).message
+
+
 def test_statistics_of_cprofile_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(statistics(tmp_path))

@@ -99,7 +99,8 @@ def nothing_recorded(trace: Trace) -> Fact | None:
     launches_none = launches_no_kernel(trace.calls) and not _is_cut_early(trace)
     is_told = is_explained or launch_calls(trace) > 0 or launches_none
     if end in _LOST and not is_told:
-        return fact("verdict.cuda-lost", why=fact(f"cuda-end.{end}"), newest=newest)
+        name = "verdict.cuda-lost-or-new" if newest else "verdict.cuda-lost"
+        return fact(name, why=fact(f"cuda-end.{end}"), newest=newest)
     says_cpu = SAID_DEVICE in facts
     if (says_cpu or end in _NOT_BEGUN or newest) and not is_explained and not has_calls:
         why = _NOT_BEGUN.get(end or "", "verdict.driver-too-new")

@@ -444,7 +444,11 @@ def test_launches_without_records_under_a_newer_driver_need_a_newer_profiler(
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
-        ((_BEGUN, _DRIVER, _LOST_CUDA, _LOST_NVTX), "a process that used CUDA crashed, was killed"),
+        ((_BEGUN, _LOST_CUDA, _LOST_NVTX), "missing: a process that used CUDA crashed, was killed"),
+        (
+            (_BEGUN, _DRIVER, _LOST_CUDA, _LOST_NVTX),
+            "with the newest. If records are still missing, a process that used CUDA crashed",
+        ),
         ((_BEGUN, _DRIVER, _TIMEOUT), "the program was still running when recording stopped"),
         ((_BEGUN, _DRIVER, _LOST_CUDA), "driver of this system is newer"),  # it may be all the same
         ((_BEGUN, _DRIVER), "another possible reason"),
@@ -461,7 +465,7 @@ def test_how_tracing_ended_tells_why_nothing_was_recorded(
         export.row("DIAGNOSTIC_EVENT", severity=2, text=text)
     sentence = tf.analyze(made(tmp_path, export)).verdict.sentence
     assert said in sentence
-    assert ("did not get its last records" in sentence) == (
+    assert ("save the records while it runs" in sentence) == (
         {_LOST_NVTX, _TIMEOUT} & {*messages} != set()
     )
 
