@@ -49,6 +49,17 @@ def test_products_around_a_softmax_are_attention(columns: int, *, is_told: bool)
     assert ("scaled_dot_product_attention" in said(*work)) == is_told
 
 
+@pytest.mark.parametrize("around", ["scaled_dot_product_attention", "linear", None])
+def test_products_of_pytorch_itself_are_not_attention_by_hand(around: str | None) -> None:
+    work = calls(
+        ("bmm", "[[4, 64, 32], [4, 32, 64]]", ""),
+        ("_softmax", "[[4, 64, 64], [], []]", ""),
+        ("bmm", "[[4, 64, 64], [4, 64, 32]]", ""),
+    )
+    outer = [op(around, 0, 15 * MS)] if around else []
+    assert ("around a softmax" in said(*outer, *work)) == (around is None)
+
+
 @pytest.mark.parametrize(
     ("name", "types", "told", "never"),
     [

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import joint_codes
+from traceflops.table.nesting import OpTree
 
 _CAT: Final = "aten::cat"
 _TENSORS: Final = re.compile(r"\[\[(\[[\d, ]+\](?:, ?\[[\d, ]+\])+)\]")
@@ -28,6 +29,8 @@ _FIRST: Final = re.compile(r"\[\[(?:\d+, ?)*(\d+, ?\d+)\]")
 _SIZES, _NUMBER = re.compile(r"\[([\d, ]+)\]"), re.compile(r"\d+")
 _MATRICES: Final = ("aten::mm", "aten::bmm")
 _ATTENTION: Final = (*_MATRICES, "aten::_softmax")
+_NOT_BY_HAND: Final = ("aten::scaled_dot_product_attention", "aten::linear")
+"""Operators whose products are PyTorch's own attention, or those of a layer beside a softmax."""
 _OFTEN, _MOSTLY = 8, 0.9
 """Inputs grow if they have so many sizes, and nearly each is larger by as much."""
 
@@ -80,7 +83,11 @@ def _is_even(steps: IntArray) -> bool:
 
 
 def in_attention(ops: pa.Table) -> BoolArray:
-    """Return which matrix products enclose a softmax: the second one multiplies its result."""
+    """Return which matrix products enclose a softmax: the second one multiplies its result.
+
+    PyTorch's own attention computes so, too, with dropout or a mask that has a gradient.
+    """
+    by_pytorch = OpTree.of(ops).nearest(is_one_of(ops["name"], *_NOT_BY_HAND)) >= 0
     row = np.flatnonzero(is_one_of(ops["name"], *_ATTENTION))
     thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))[row]
     order = np.lexsort((numbers(ops["start_ns"])[row], thread))
@@ -96,4 +103,4 @@ def in_attention(ops: pa.Table) -> BoolArray:
     held = np.zeros(ops.num_rows, dtype=np.bool_)
     for side in (-1, 1):
         held[row[middle[fits] + side]] = True
-    return held
+    return held & ~by_pytorch
