@@ -22,7 +22,7 @@ def test_a_tensor_that_grows_by_concatenation_is_copied_again_and_again(*, grows
     assert ("appends to a tensor that grows" in said(*work)) == grows
 
 
-@pytest.mark.parametrize(("more", "power"), [(1, 1), (1, 2), (0, 1)])
+@pytest.mark.parametrize(("more", "power"), [(1, 1), (1, 2), (32, 1), (0, 1)])
 def test_text_that_is_computed_again_for_each_token_needs_a_cache(more: int, power: int) -> None:
     work = calls(
         *(
