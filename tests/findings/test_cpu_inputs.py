@@ -89,3 +89,10 @@ def test_what_zeros_are_filled_in_for_is_told(outer: str, told: str) -> None:
     around = [op(outer, at * 5 * MS, 5 * MS) for at in range(3)]
     fills = [op("fill_", at * 5 * MS + 1, 5 * MS - 1) for at in range(3)]
     assert told in said(*around, *fills)
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"), [("cat", "[[[{0}, 8], [64, 8]], []]"), ("embedding", "[[100, 8], [2, {0}]]")]
+)
+def test_sizes_of_thousands_of_digits_are_read(name: str, dims: str) -> None:
+    assert f"aten::{name}" in said(*calls(*[(name, dims.format("9" * 5_000), "")] * 12))

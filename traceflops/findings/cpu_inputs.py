@@ -26,7 +26,8 @@ _TABLE: Final = re.compile(r"\[\[(\d+, ?\d+)\], ?\[([\d, ]+)\]")
 """Sizes of aten::embedding(table, indices)."""
 _FIRST: Final = re.compile(r"\[\[(?:\d+, ?)*(\d+, ?\d+)\]")
 """The last two sizes of a first input."""
-_SIZES, _NUMBER = re.compile(r"\[([\d, ]+)\]"), re.compile(r"\d+")
+_SIZES, _NUMBER = re.compile(r"\[([\d, ]+)\]"), re.compile(r"\d{1,12}")
+"""Longer numbers are no sizes, and int() refuses very long ones."""
 _MATRICES: Final = ("aten::mm", "aten::bmm")
 _ATTENTION: Final = (*_MATRICES, "aten::_softmax")
 _NOT_BY_HAND: Final = ("aten::scaled_dot_product_attention", "aten::linear")
