@@ -22,7 +22,7 @@ def test_a_tensor_that_grows_by_concatenation_is_copied_again_and_again(*, grows
     assert ("appends to a tensor that grows" in said(*work)) == grows
 
 
-@pytest.mark.parametrize(("more", "power"), [(1, 1), (1, 2), (0, 1)])
+@pytest.mark.parametrize(("more", "power"), [(1, 1), (1, 2), (32, 1), (0, 1)])
 def test_text_that_is_computed_again_for_each_token_needs_a_cache(more: int, power: int) -> None:
     work = calls(
         *(
@@ -47,6 +47,17 @@ def test_products_around_a_softmax_are_attention(columns: int, *, is_told: bool)
         ("bmm", f"[[4, 64, {columns}], [4, {columns}, 32]]", ""),
     )
     assert ("scaled_dot_product_attention" in said(*work)) == is_told
+
+
+@pytest.mark.parametrize("around", ["scaled_dot_product_attention", "linear", None])
+def test_products_of_pytorch_itself_are_not_attention_by_hand(around: str | None) -> None:
+    work = calls(
+        ("bmm", "[[4, 64, 32], [4, 32, 64]]", ""),
+        ("_softmax", "[[4, 64, 64], [], []]", ""),
+        ("bmm", "[[4, 64, 64], [4, 64, 32]]", ""),
+    )
+    outer = [op(around, 0, 15 * MS)] if around else []
+    assert ("around a softmax" in said(*outer, *work)) == (around is None)
 
 
 @pytest.mark.parametrize(
@@ -78,3 +89,10 @@ def test_what_zeros_are_filled_in_for_is_told(outer: str, told: str) -> None:
     around = [op(outer, at * 5 * MS, 5 * MS) for at in range(3)]
     fills = [op("fill_", at * 5 * MS + 1, 5 * MS - 1) for at in range(3)]
     assert told in said(*around, *fills)
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"), [("cat", "[[[{0}, 8], [64, 8]], []]"), ("embedding", "[[100, 8], [2, {0}]]")]
+)
+def test_sizes_of_thousands_of_digits_are_read(name: str, dims: str) -> None:
+    assert f"aten::{name}" in said(*calls(*[(name, dims.format("9" * 5_000), "")] * 12))

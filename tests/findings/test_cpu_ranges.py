@@ -20,13 +20,21 @@ def test_compiled_regions_inside_others_follow_graph_breaks(*, is_broken: bool) 
     assert ("1 calls of it run 2 more graphs" in sentence) == is_broken
 
 
-@pytest.mark.parametrize(("outer", "is_told"), [("linear", True), ("mm", False)])
+@pytest.mark.parametrize(
+    ("outer", "dims", "is_told"),
+    [
+        ("linear", "[[8, 4], [2, 4]]", True),
+        ("linear", "[[8, 2], [4, 2]]", False),  # of a gradient
+        ("mm", "[[8, 4], [2, 4]]", False),
+    ],
+)
 def test_a_forward_pass_inside_the_backward_pass_is_computed_again(
-    outer: str, *, is_told: bool
+    outer: str, dims: str, *, is_told: bool
 ) -> None:
     node = {**op("", 5 * MS, 5 * MS), "name": "autograd::engine::evaluate_function: MulBackward0"}
-    inside = [op(outer, 6 * MS, 2 * MS), op("addmm", 6 * MS + 1, 2 * MS - 1)]
-    sentence = said(op("mm", 0, 5 * MS), node, *inside)
+    forward = [op(outer, 0, 5 * MS, input_dims="[[8, 4], [2, 4]]"), op("addmm", 1, 5 * MS - 1)]
+    inside = [op(outer, 6 * MS, 2 * MS, input_dims=dims), op("addmm", 6 * MS + 1, 2 * MS - 1)]
+    sentence = said(*forward, node, *inside)
     assert ("computes the forward pass again, in 20.0 %" in sentence) == is_told
 
 

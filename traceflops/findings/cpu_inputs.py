@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import joint_codes
+from traceflops.table.nesting import OpTree
 
 _CAT: Final = "aten::cat"
 _TENSORS: Final = re.compile(r"\[\[(\[[\d, ]+\](?:, ?\[[\d, ]+\])+)\]")
@@ -25,11 +26,14 @@ _TABLE: Final = re.compile(r"\[\[(\d+, ?\d+)\], ?\[([\d, ]+)\]")
 """Sizes of aten::embedding(table, indices)."""
 _FIRST: Final = re.compile(r"\[\[(?:\d+, ?)*(\d+, ?\d+)\]")
 """The last two sizes of a first input."""
-_SIZES, _NUMBER = re.compile(r"\[([\d, ]+)\]"), re.compile(r"\d+")
+_SIZES, _NUMBER = re.compile(r"\[([\d, ]+)\]"), re.compile(r"\d{1,12}")
+"""Longer numbers are no sizes, and int() refuses very long ones."""
 _MATRICES: Final = ("aten::mm", "aten::bmm")
 _ATTENTION: Final = (*_MATRICES, "aten::_softmax")
+_NOT_BY_HAND: Final = ("aten::scaled_dot_product_attention", "aten::linear")
+"""Operators whose products are PyTorch's own attention, or those of a layer beside a softmax."""
 _OFTEN, _MOSTLY = 8, 0.9
-"""Inputs grow if they have so many sizes, and nearly each is larger by as much."""
+"""Inputs grow if they have so many sizes, and nearly each is larger by one token."""
 
 
 def joins_what_was_joined(ops: pa.Table) -> BoolArray:
@@ -60,27 +64,29 @@ def _elements(sizes: str) -> int:
 
 
 def embeds_all_again(ops: pa.Table) -> bool:
-    """Return whether an embedding gets more indices from call to call, as text without a cache.
+    """Return whether an embedding gets one more token from call to call, as text without a cache.
 
-    Each token adds as many indices; batches sorted by length are of any size.
+    Batches sorted by length, and sweeps of lengths, grow by other steps.
     """
     row = np.flatnonzero(is_one_of(ops["name"], "aten::embedding"))
     row = row[np.argsort(numbers(ops["start_ns"])[row], kind="stable")]
-    dims, counts = [*names(ops["input_dims"]), ""], dict[str, list[int]]()
+    dims, lengths = [*names(ops["input_dims"]), ""], dict[tuple[str, ...], list[int]]()
     for code in codes(ops["input_dims"])[row].tolist():
         if known := _TABLE.match(dims[code]):
-            counts.setdefault(known[1], []).append(_elements(known[2]))
-    return any(len(set(count)) >= _OFTEN and _is_even(np.diff(count)) for count in counts.values())
-
-
-def _is_even(steps: IntArray) -> bool:
-    """Return whether nearly all of the steps are one, which is positive."""
-    values, counts = np.unique(steps, return_counts=True)
-    return bool(counts.max() >= _MOSTLY * len(steps) and values[counts.argmax()] > 0)
+            *batch, length = _NUMBER.findall(known[2])
+            lengths.setdefault((known[1], *batch), []).append(int(length))
+    return any(
+        len(set(own)) >= _OFTEN and bool((np.diff(own) == 1).mean() >= _MOSTLY)
+        for own in lengths.values()
+    )
 
 
 def in_attention(ops: pa.Table) -> BoolArray:
-    """Return which matrix products enclose a softmax: the second one multiplies its result."""
+    """Return which matrix products enclose a softmax: the second one multiplies its result.
+
+    PyTorch's own attention computes so, too, with dropout or a mask that has a gradient.
+    """
+    by_pytorch = OpTree.of(ops).nearest(is_one_of(ops["name"], *_NOT_BY_HAND)) >= 0
     row = np.flatnonzero(is_one_of(ops["name"], *_ATTENTION))
     thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))[row]
     order = np.lexsort((numbers(ops["start_ns"])[row], thread))
@@ -96,4 +102,4 @@ def in_attention(ops: pa.Table) -> BoolArray:
     held = np.zeros(ops.num_rows, dtype=np.bool_)
     for side in (-1, 1):
         held[row[middle[fits] + side]] = True
-    return held
+    return held & ~by_pytorch

@@ -27,7 +27,7 @@ from traceflops.table.columns import (
     numbers,
     span_columns,
 )
-from traceflops.table.grouping import groups, joint_codes
+from traceflops.table.grouping import group_rows, groups, joint_codes
 from traceflops.table.nesting import OpTree, taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
@@ -67,11 +67,15 @@ def broken_graphs(trace: Trace) -> tuple[Fact, ...]:
 def recomputed(trace: Trace) -> tuple[Fact, ...]:
     """Return a statement if operators of a forward pass take much of the time of backward passes.
 
-    Checkpointed layers compute their forward pass again there.
+    Checkpointed layers compute their forward pass again there, from the same inputs; the backward
+    pass of an own layer may call such operators, too, mostly with other inputs.
     """
     ops, op, tree = trace.ops, op_of(trace), OpTree.of(trace.ops)
     in_backward = tree.nearest(matching(ops["name"], _BACKWARD.match)) >= 0
-    again = tree.nearest(in_backward & matching(ops["name"], _FORWARD.match)) >= 0
+    is_forward = matching(ops["name"], _FORWARD.match)
+    alike, _ = group_rows([codes(ops[column]) for column in ("name", "input_dims")])
+    is_known = np.isin(alike, alike[is_forward & ~in_backward])
+    again = tree.nearest(in_backward & is_forward & is_known) >= 0
     dur_ns = numbers(trace.activities["dur_ns"])
     again_ns = int(dur_ns[taken(again.astype(np.int8), op, 0) > 0].sum())
     if again_ns <= _WORTH * dur_ns.sum():
