@@ -17,7 +17,7 @@ def test_compiled_regions_inside_others_follow_graph_breaks(*, is_broken: bool) 
     sentence = said(
         op("mm", MS, MS), op("mm", 3 * MS, MS), marks=[region("0/0", 0, 5 * MS), *inner]
     )
-    assert ("1 calls of it run 2 more graphs" in sentence) == is_broken
+    assert ("1 call of it runs 2 more graphs" in sentence) == is_broken
 
 
 @pytest.mark.parametrize(
