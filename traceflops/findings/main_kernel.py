@@ -46,10 +46,8 @@ _OF_LIBRARIES: Final = re.compile(
 )
 """GEMMs of libraries: those named by their tiles, those of templates of CUTLASS and Composable
 Kernel, and of ggml, cuBLAS, rocBLAS and MAGMA."""
-_OF_INTEGERS: Final = re.compile(
-    r"\((?:(?:(?:const|unsigned)\s+)*(?:int|long|short)\b[\s*&]*(?:const\b[\s*]*)?(?:,\s*|(?=\))))+\)$"
-)
-"""Parameters of types that no BLAS library multiplies."""
+_OF_INTEGERS: Final = re.compile(r" ?(?:(?:const|unsigned) )?(?:int|long|short)\b")
+"""A parameter of a type that no BLAS library multiplies."""
 _ALONE: Final = 0.95
 """The share of a family's time from which on one function stands for it."""
 _CUT_OFF: Final = "_"
@@ -384,9 +382,8 @@ def known_of_compute(name: str, sub: str, tokens: int) -> Iterator[str]:
         yield "few-tokens"
     if sub == "gemm" and OF_VECTORS.search(name):
         yield "vector"
-    elif sub == "gemm" and not (
-        is_of_library(name) or _OF_LIBRARIES.search(name) or _OF_INTEGERS.search(name)
-    ):
-        yield "written"
+    elif sub == "gemm" and not (is_of_library(name) or _OF_LIBRARIES.search(name)):
+        parameters = name.rpartition("(")[2].split(",")
+        yield from () if all(map(_OF_INTEGERS.match, parameters)) else ("written",)
     if weight_bits(name) <= _NARROW_BITS:
         yield "narrow"

@@ -94,7 +94,7 @@ _CLASSES: Final = tuple(
 
 _ON_CPU: Final = re.compile(
     r"^\W*(?:(?:using|selected|running on|training on) )?(?:the )?"
-    r"(?:device\s*(?:is|[:=])?\s*['\"]?cpu|cpu device)\W*$",
+    r"(?:device(?: is)?[\s:='\"]*cpu|cpu device)\W*$",
     re.IGNORECASE | re.MULTILINE,
 )
 """A line in which a program says that it chose the CPU: "Using device: cpu"."""
