@@ -5,8 +5,7 @@
     311 ...ERROR: no input    <-  contentId   311  ->  program_error: file
 
 Of an error of memory the figures are read, too; without an error, whether the program says that it
-uses the CPU. The text itself, which may hold names and paths, is
-not kept.
+uses the CPU. The text itself, which may hold names and paths, is not kept.
 """
 
 from __future__ import annotations
